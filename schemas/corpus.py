@@ -1,0 +1,122 @@
+"""The training corpus, the draft vocabulary and its coverage, and the hidden states."""
+
+import pandera.pandas as pandera
+import pyarrow as pa
+
+from schemas.contract import Contract
+
+CORPUS_SPLITS = ("train", "heldout")
+STATE_BYTES = 2  # bfloat16
+
+_ID_LIST = pa.list_(pa.field("element", pa.int32(), nullable=False))
+
+CORPUS = Contract(
+    "corpus",
+    pa.schema(
+        [
+            pa.field("sequence_id", pa.string(), nullable=False),
+            pa.field("dataset", pa.string(), nullable=False),
+            pa.field("split", pa.string(), nullable=False),
+            pa.field("token_ids", _ID_LIST, nullable=False),
+            pa.field("prompt_length", pa.int32(), nullable=False),
+        ]
+    ),
+    pandera.DataFrameSchema(
+        {
+            "sequence_id": pandera.Column(str, pandera.Check.str_length(1), unique=True),
+            "dataset": pandera.Column(str, pandera.Check.str_length(1)),
+            "split": pandera.Column(str, pandera.Check.isin(CORPUS_SPLITS)),
+            "token_ids.length": pandera.Column(int, pandera.Check.ge(2), coerce=True),
+            "token_ids.min": pandera.Column(float, pandera.Check.ge(0), coerce=True),
+            "prompt_length": pandera.Column("int32", pandera.Check.ge(1), description="ids before the completion"),
+        },
+        checks=pandera.Check(lambda f: f["prompt_length"] < f["token_ids.length"], name="has_a_completion"),
+    ),
+)
+
+VOCABULARY = Contract(
+    "vocabulary",
+    pa.schema(
+        [
+            pa.field("draft_id", pa.int32(), nullable=False),
+            pa.field("target_id", pa.int32(), nullable=False),
+            pa.field("count", pa.int64(), nullable=False),
+            pa.field("forced", pa.bool_(), nullable=False),
+        ]
+    ),
+    pandera.DataFrameSchema(
+        {
+            "draft_id": pandera.Column("int32", pandera.Check.ge(0), unique=True),
+            "target_id": pandera.Column("int32", pandera.Check.ge(0), unique=True),
+            "count": pandera.Column("int64", pandera.Check.ge(0), description="times in the training completions"),
+            "forced": pandera.Column(bool, description="control id, always in"),
+        },
+        checks=[
+            pandera.Check(lambda f: f["draft_id"] == range(len(f)), name="draft_ids_count_up"),
+            pandera.Check(lambda f: f["target_id"].is_monotonic_increasing, name="target_ids_ascend"),
+        ],
+    ),
+)
+
+COVERAGE = Contract(
+    "coverage",
+    pa.schema(
+        [
+            pa.field("dataset", pa.string(), nullable=False),
+            pa.field("split", pa.string(), nullable=False),
+            pa.field("tokens", pa.int64(), nullable=False),
+            pa.field("covered", pa.int64(), nullable=False),
+        ]
+    ),
+    pandera.DataFrameSchema(
+        {
+            "dataset": pandera.Column(str, pandera.Check.str_length(1)),
+            "split": pandera.Column(str, pandera.Check.isin(CORPUS_SPLITS)),
+            "tokens": pandera.Column("int64", pandera.Check.ge(1)),
+            "covered": pandera.Column("int64", pandera.Check.ge(0)),
+        },
+        checks=pandera.Check(lambda f: f["covered"] <= f["tokens"], name="covered_within_tokens"),
+    ),
+)
+
+HIDDEN_STATES = Contract(
+    "hidden_states",
+    pa.schema(
+        [
+            pa.field("sequence_id", pa.string(), nullable=False),
+            pa.field("split", pa.string(), nullable=False),
+            pa.field("token_ids", _ID_LIST, nullable=False),
+            pa.field("prompt_length", pa.int32(), nullable=False),
+            pa.field("hidden_size", pa.int32(), nullable=False),
+            pa.field("dtype", pa.string(), nullable=False),
+            pa.field("aux", pa.large_binary(), nullable=False),
+            pa.field("last_from", pa.int32(), nullable=False),
+            pa.field("last", pa.large_binary(), nullable=False),
+        ]
+    ),
+    pandera.DataFrameSchema(
+        {
+            "sequence_id": pandera.Column(str, pandera.Check.str_length(1), unique=True),
+            "split": pandera.Column(str, pandera.Check.isin(CORPUS_SPLITS)),
+            "token_ids.length": pandera.Column(int, pandera.Check.ge(2), coerce=True),
+            "prompt_length": pandera.Column("int32", pandera.Check.ge(1)),
+            "hidden_size": pandera.Column("int32", pandera.Check.ge(1)),
+            "dtype": pandera.Column(str, pandera.Check.isin(("bfloat16",))),
+            "aux.length": pandera.Column(int, description="bytes of [tokens, 3, hidden]", coerce=True),
+            "last_from": pandera.Column(
+                "int32", pandera.Check.ge(0), description="position of the first stored last state"
+            ),
+            "last.length": pandera.Column(int, description="bytes of [tokens - last_from, hidden]", coerce=True),
+        },
+        checks=[
+            pandera.Check(
+                lambda f: f["aux.length"] == f["token_ids.length"] * 3 * f["hidden_size"] * STATE_BYTES,
+                name="one_aux_state_per_id",
+            ),
+            pandera.Check(
+                lambda f: f["last.length"] == (f["token_ids.length"] - f["last_from"]) * f["hidden_size"] * STATE_BYTES,
+                name="one_last_state_per_served_id",
+            ),
+        ],
+    ),
+)

@@ -1,0 +1,49 @@
+"""The errors that eyas raises on purpose: each message says what happened, to what, and what to do."""
+
+
+class EyasError(Exception):
+    """Base of every error that eyas raises on purpose."""
+
+
+class RecipeError(EyasError):
+    """The recipe cannot be run: names the field and the fix."""
+
+
+class StoreError(EyasError):
+    """The store cannot be used (other layout, not writable, no space)."""
+
+
+class ArtifactInvalid(EyasError):
+    """A stored artifact is missing, altered, or not of its contract."""
+
+
+class ContractViolation(ArtifactInvalid):
+    """A table does not meet its contract: names the contract, the column and the first rows."""
+
+
+class PromptSourceError(EyasError):
+    """A prompt source cannot be read at all (missing, empty, wrong format)."""
+
+
+class TargetError(EyasError):
+    """The target model's folder or wheel cannot be used (no template, ids that differ, no weights)."""
+
+
+class TemplateRefused(EyasError):
+    """The target's chat template raised for one conversation."""
+
+
+class EngineError(EyasError):
+    """An engine failed, or answered something that cannot be used."""
+
+
+class GateFailed(EyasError):
+    """The audit found more bad rows than the recipe allows."""
+
+
+class ProbeFailed(EyasError):
+    """Extracted hidden states are not those of the target: gives the figures."""
+
+
+class DraftError(EyasError):
+    """A draft's configuration or checkpoint is wrong: names the tensor or field."""

@@ -1,0 +1,1 @@
+"""The EAGLE-3 draft model and its checkpoint layout, shared by training, export and benchmark."""

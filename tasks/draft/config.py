@@ -1,0 +1,91 @@
+"""The shape of an EAGLE-3 draft, and its `config.json` as SGLang and vLLM read it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from schemas.errors import DraftError
+
+ARCHITECTURE = "LlamaForCausalLMEagle3"
+
+
+class DraftConfig(BaseModel):
+    """Sizes of a Llama-style EAGLE-3 draft with one decoder layer.
+
+    `aux_layers` are the three target layers whose OUTPUT the draft is fed with, 0-based. `rope_parameters` is what
+    transformers 5 calls so: `rope_type`, `rope_theta` and the variables of the scaling, taken from the target.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    hidden_size: int = Field(ge=1)
+    target_hidden_size: int = Field(ge=1)
+    intermediate_size: int = Field(ge=1)
+    num_attention_heads: int = Field(ge=1)
+    num_key_value_heads: int = Field(ge=1)
+    head_dim: int = Field(ge=2)
+    vocab_size: int = Field(ge=1, description="the target's vocabulary")
+    draft_vocab_size: int = Field(ge=1)
+    rms_norm_eps: float = Field(gt=0)
+    rope_parameters: dict[str, Any]
+    max_position_embeddings: int = Field(ge=1)
+    aux_layers: tuple[int, int, int]
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+    pad_token_id: int | None = None
+
+    def to_checkpoint(self) -> dict[str, Any]:
+        """The fields of `config.json`.
+
+        Aux ids are written as "input of this layer" (output of the one before): vLLM, llama.cpp and SGLang since
+        sglang#25454 read them so when the first is 2, and they equal every engine's default for the default layers.
+        """
+        scaling = {k: v for k, v in self.rope_parameters.items() if k != "rope_theta"}
+        return {
+            "architectures": [ARCHITECTURE],
+            "model_type": "llama",
+            "hidden_size": self.hidden_size,
+            "target_hidden_size": self.target_hidden_size,
+            "intermediate_size": self.intermediate_size,
+            "num_attention_heads": self.num_attention_heads,
+            "num_key_value_heads": self.num_key_value_heads,
+            "head_dim": self.head_dim,
+            "num_hidden_layers": 1,
+            "hidden_act": "silu",
+            "rms_norm_eps": self.rms_norm_eps,
+            "attention_bias": False,
+            "mlp_bias": False,
+            "vocab_size": self.vocab_size,
+            "draft_vocab_size": self.draft_vocab_size,
+            "tie_word_embeddings": False,
+            "rope_theta": self.rope_parameters.get("rope_theta", 10000.0),
+            "rope_scaling": scaling if scaling.get("rope_type", "default") != "default" else None,
+            "rope_parameters": self.rope_parameters,
+            "max_position_embeddings": self.max_position_embeddings,
+            "torch_dtype": "bfloat16",
+            "bos_token_id": self.bos_token_id,
+            "eos_token_id": self.eos_token_id,
+            "pad_token_id": self.pad_token_id,
+            "eagle_config": {
+                "eagle_aux_hidden_state_layer_ids": [layer + 1 for layer in self.aux_layers],
+                "use_aux_hidden_state": True,
+            },
+        }
+
+    @classmethod
+    def from_checkpoint(cls, fields: dict[str, Any]) -> DraftConfig:
+        """Read back what `to_checkpoint` wrote.
+
+        Raises:
+            DraftError: another architecture, or a field is missing.
+        """
+        if fields.get("architectures") != [ARCHITECTURE]:
+            raise DraftError(f"config.json names the architecture {fields.get('architectures')}, not {ARCHITECTURE}")
+        own = {name: fields[name] for name in cls.model_fields if name in fields}
+        try:
+            ids = fields["eagle_config"]["eagle_aux_hidden_state_layer_ids"]
+            return cls.model_validate(own | {"aux_layers": tuple(i - 1 for i in ids)})
+        except (KeyError, TypeError, ValidationError) as exc:
+            raise DraftError(f"config.json is not that of an EAGLE-3 draft: {exc}") from exc

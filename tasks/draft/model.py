@@ -1,0 +1,150 @@
+"""The EAGLE-3 draft: three auxiliary states, fc, one decoder layer, own norm and head over a draft vocabulary.
+
+Only the mathematics of one step; the training-time test (tasks/train) and the decoding loop (tasks/benchmark) decide which
+keys a row may see. Parameter names are those of SGLang checkpoints. Source: EAGLE-3, arXiv 2503.01840.
+
+    g   = fc(concat(low, mid, high))                    first step; later steps: g = the previous step's output
+    x   = concat(input_layernorm(embedding), hidden_norm(g))
+    h   = o_proj(attention(x)) + g
+    out = mlp(post_attention_layernorm(h)) + h
+    logits = lm_head(norm(out))
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+from tasks.draft.config import DraftConfig
+
+
+class Attention(nn.Module):
+    """Projections of the draft's attention; its input is 2·hidden wide."""
+
+    def __init__(self, config: DraftConfig) -> None:
+        super().__init__()
+        width, heads, kv_heads, dim = (
+            2 * config.hidden_size,
+            config.num_attention_heads,
+            config.num_key_value_heads,
+            config.head_dim,
+        )
+        self.q_proj = nn.Linear(width, heads * dim, bias=False)
+        self.k_proj = nn.Linear(width, kv_heads * dim, bias=False)
+        self.v_proj = nn.Linear(width, kv_heads * dim, bias=False)
+        self.o_proj = nn.Linear(heads * dim, config.hidden_size, bias=False)
+
+
+class Mlp(nn.Module):
+    """Gated SiLU feed-forward."""
+
+    def __init__(self, config: DraftConfig) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:  # (..., hidden) -> (..., hidden)
+        return self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class DecoderLayer(nn.Module):
+    """The parameters of the one decoder layer."""
+
+    def __init__(self, config: DraftConfig) -> None:
+        super().__init__()
+        self.input_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.hidden_norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.self_attn = Attention(config)
+        self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.mlp = Mlp(config)
+
+
+class Eagle3Draft(nn.Module):
+    """An EAGLE-3 draft. Token embeddings come from the target and are not part of it.
+
+    Buffers: `d2t` int64 (draft_vocab,), offset to add to a draft id to get the target id; `t2d` bool (vocab,), true where
+    the target id is in the draft vocabulary.
+    """
+
+    d2t: Tensor
+    t2d: Tensor
+
+    def __init__(self, config: DraftConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.fc = nn.Linear(3 * config.target_hidden_size, config.hidden_size, bias=False)
+        self.midlayer = DecoderLayer(config)
+        self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.lm_head = nn.Linear(config.hidden_size, config.draft_vocab_size, bias=False)
+        self.register_buffer("d2t", torch.zeros(config.draft_vocab_size, dtype=torch.int64))
+        self.register_buffer("t2d", torch.zeros(config.vocab_size, dtype=torch.bool))
+        self.rotary = LlamaRotaryEmbedding(_rotary_config(config))
+
+    def set_vocabulary(self, target_ids: Tensor) -> None:
+        """Fill `d2t` and `t2d` from the ascending target ids of the draft vocabulary, int64 (draft_vocab,)."""
+        self.d2t.copy_(target_ids - torch.arange(len(target_ids)))
+        self.t2d.zero_()
+        self.t2d[target_ids] = True
+
+    def target_ids(self) -> Tensor:
+        """The target id of each draft id, int64 (draft_vocab,)."""
+        return self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
+
+    def fuse(self, aux: Tensor) -> Tensor:
+        """The first step's state from the auxiliary states: (..., 3·target_hidden) -> (..., hidden)."""
+        return self.fc(aux)
+
+    def project(self, embedded: Tensor, state: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, rotated to their positions.
+
+        Args:
+            embedded: token embeddings, (rows, hidden).
+            state: fused or fed-back states, (rows, hidden).
+            positions: int64 (rows,).
+
+        Returns:
+            queries (rows, heads, head_dim), keys and values (rows, kv_heads, head_dim).
+        """
+        x = torch.cat([self.midlayer.input_layernorm(embedded), self.midlayer.hidden_norm(state)], dim=-1)
+        attention, dim = self.midlayer.self_attn, self.config.head_dim
+        queries = attention.q_proj(x).unflatten(-1, (-1, dim))
+        keys = attention.k_proj(x).unflatten(-1, (-1, dim))
+        values = attention.v_proj(x).unflatten(-1, (-1, dim))
+        return self.rotate(queries, positions), self.rotate(keys, positions), values
+
+    def project_keys(self, embedded: Tensor, state: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values only, for rows that nothing is asked of; shapes as `project`."""
+        x = torch.cat([self.midlayer.input_layernorm(embedded), self.midlayer.hidden_norm(state)], dim=-1)
+        attention, dim = self.midlayer.self_attn, self.config.head_dim
+        keys = attention.k_proj(x).unflatten(-1, (-1, dim))
+        return self.rotate(keys, positions), attention.v_proj(x).unflatten(-1, (-1, dim))
+
+    def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Rotary embedding of (rows, heads, head_dim) at int64 (rows,) positions."""
+        cos, sin = self.rotary(x, positions[None])  # (1, rows, head_dim)
+        cos, sin = cos[0, :, None], sin[0, :, None]
+        first, second = x.chunk(2, dim=-1)
+        return x * cos + torch.cat([-second, first], dim=-1) * sin
+
+    def finish(self, attended: Tensor, state: Tensor) -> Tensor:
+        """The layer's output from its attention: (rows, heads·head_dim) and (rows, hidden) -> (rows, hidden)."""
+        hidden = self.midlayer.self_attn.o_proj(attended) + state
+        return self.midlayer.mlp(self.midlayer.post_attention_layernorm(hidden)) + hidden
+
+    def logits(self, output: Tensor) -> Tensor:
+        """Scores over the draft vocabulary: (..., hidden) -> (..., draft_vocab)."""
+        return self.lm_head(self.norm(output))
+
+
+def _rotary_config(config: DraftConfig) -> LlamaConfig:
+    return LlamaConfig(
+        hidden_size=config.hidden_size,
+        num_attention_heads=config.num_attention_heads,
+        head_dim=config.head_dim,
+        max_position_embeddings=config.max_position_embeddings,
+        rope_parameters=dict(config.rope_parameters),
+    )

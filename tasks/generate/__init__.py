@@ -1,0 +1,1 @@
+"""The target answers the training prompts."""

@@ -1,0 +1,56 @@
+"""The engine inside this process: decodes batches with the loaded target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tasks.generate.engine import Answer, Request, Sampling
+from tasks.target.decoding import Choose, decode, greedy, ignore
+from tasks.target.model import Target
+from tasks.target.sampling import draw, next_token_probabilities, row_uniforms
+
+
+class EmbeddedEngine:
+    """Engine "transformers"."""
+
+    name = "transformers"
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.eos_ids: list[int] = target.facts["eos_ids"]
+
+    def generate(
+        self, batch: Sequence[Request], sampling: Sampling, report: Callable[[int], None] = ignore
+    ) -> list[Answer]:
+        """Answer a batch, row for row."""
+        prompts = [request.prompt_ids for request in batch]
+        choose = sampler(batch, sampling, self.target.device) if sampling.temperature else greedy
+        outputs = decode(self.target, prompts, sampling.max_tokens, choose, self.eos_ids, report)
+        tokenizer = self.target.tokenizer
+        return [
+            Answer(
+                prompt_id=request.prompt_id,
+                output_ids=ids,
+                text=tokenizer.decode(ids, skip_special_tokens=True),
+                finish_reason="stop" if ids[-1] in self.eos_ids else "length",
+                prompt_tokens=len(request.prompt_ids),
+                completion_tokens=len(ids),
+            )
+            for request, ids in zip(batch, outputs, strict=True)
+        ]
+
+
+def sampler(batch: Sequence[Request], sampling: Sampling, device: torch.device) -> Choose:
+    """Draws each request's tokens with that request's own numbers."""
+    numbers = [row_uniforms(sampling.seed, r.prompt_id, sampling.temperature, sampling.max_tokens) for r in batch]
+    uniforms = torch.from_numpy(np.stack(numbers)).to(device)
+
+    def choose(logits: Tensor, rows: Tensor, step: int) -> Tensor:
+        probabilities = next_token_probabilities(logits, sampling.temperature, sampling.top_p)
+        return draw(probabilities, uniforms[rows, step])
+
+    return choose

@@ -1,0 +1,70 @@
+"""The tasks that make the training corpus and the draft vocabulary."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+
+import numpy as np
+
+from schemas.corpus import CORPUS, CORPUS_SPLITS, COVERAGE, VOCABULARY
+from schemas.prompts import QUARANTINE
+from schemas.recipe import CorpusSpec, VocabularySpec
+from tasks.artifacts.artifact import Shards
+from tasks.artifacts.task import artifact_task, workspace
+from tasks.corpus.assemble import STEP, corpus_shards, plan_corpus, quarantine_table
+from tasks.corpus.vocabulary import choose_vocabulary, count_completions, coverage
+
+_log = logging.getLogger(f"eyas.{STEP}")
+
+
+@artifact_task(version="1")
+def build_corpus(audited: Shards, spec: CorpusSpec, seed: int) -> Shards:
+    """One row per answer, shuffled: parts `corpus` (files train-00000.parquet … heldout-00000.parquet …), `quarantine`.
+
+    Args:
+        audited: part `sequences`.
+        spec: longest sequence, how many are held out, rows per shard.
+        seed: of the shuffle.
+
+    Raises:
+        RecipeError: no sequence is left to train on.
+    """
+    tables = partial(audited.tables, "sequences")
+    plan = plan_corpus(tables(), spec, seed)
+    out = workspace()
+    for split in CORPUS_SPLITS:
+        for number, table in enumerate(corpus_shards(tables, plan, split, spec.shard_sequences)):
+            out.add_table("corpus", f"{split}-{number:05d}.parquet", table, CORPUS)
+    out.add_table("quarantine", "quarantine.parquet", quarantine_table(tables, plan, spec), QUARANTINE)
+    facts = plan.facts()
+    _log.info("%s sequences, %s ids; quarantined: %s", facts["sequences"], facts["tokens"], facts["quarantined"] or 0)
+    return out.publish(facts=facts)
+
+
+@artifact_task(version="1")
+def build_vocabulary(target: Shards, corpus: Shards, spec: VocabularySpec) -> Shards:
+    """The draft vocabulary and how much of the completions it covers: parts `vocabulary` and `coverage`.
+
+    Args:
+        target: the prepared target, for its vocabulary and control ids.
+        corpus: part `corpus`; only its train split is counted for the choice.
+        spec: size and prior.
+
+    Raises:
+        RecipeError: the size does not fit the target or the ids that must be in.
+    """
+    counts = count_completions(corpus.tables("corpus"), target.facts["vocab_size"])
+    special_ids = np.asarray(target.facts["special_ids"], dtype=np.int32)
+    table = choose_vocabulary(counts.split("train"), spec, target.facts["eos_ids"], special_ids)
+    covered = coverage(counts, table)
+    out = workspace()
+    out.add_table("vocabulary", "vocabulary.parquet", table, VOCABULARY)
+    out.add_table("coverage", "coverage.parquet", covered, COVERAGE)
+    figures: dict[str, dict[str, int]] = {}
+    for split in CORPUS_SPLITS:
+        rows = [row for row in covered.to_pylist() if row["split"] == split]
+        figures[split] = {name: sum(row[name] for row in rows) for name in ("tokens", "covered")}
+        _log.info("draft vocabulary of %d covers %d of %d %s ids", spec.size, *reversed(figures[split].values()), split)
+    facts = {"size": spec.size, "forced": int(np.count_nonzero(table["forced"].to_numpy())), "coverage": figures}
+    return out.publish(facts=facts)

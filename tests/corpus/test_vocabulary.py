@@ -1,0 +1,173 @@
+"""The draft vocabulary has its size and every id that must be in, and covers held-out text better with the prior."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.corpus import CORPUS
+from schemas.errors import RecipeError
+from schemas.ragged import Counts
+from schemas.recipe import VocabularySpec
+from tasks.corpus.task import build_vocabulary
+from tasks.corpus.vocabulary import choose_vocabulary, count_completions, coverage
+from tests.rows import ALSO_END, END, TARGET, VOCAB, prompt_id, run_body, stored
+
+SPECIAL = np.array(TARGET.facts["special_ids"], np.int32)
+ENDS = TARGET.facts["eos_ids"]
+
+
+def corpus(*rows: tuple[str, str, list[int], list[int]]) -> pa.Table:
+    """Rows of dataset, split, prompt ids and completion ids."""
+    return CORPUS.table(
+        {
+            "sequence_id": prompt_id(number),
+            "dataset": dataset,
+            "split": split,
+            "token_ids": prompt + completion,
+            "prompt_length": len(prompt),
+        }
+        for number, (dataset, split, prompt, completion) in enumerate(rows)
+    )
+
+
+def counts_of(said: dict[int, int]) -> Counts:
+    counts = np.zeros(VOCAB, np.int64)
+    for number, count in said.items():
+        counts[number] = count
+    return counts
+
+
+def chosen(said: dict[int, int], size: int = 8, prior: float = 0.0) -> list[int]:
+    spec = VocabularySpec(size=size, prior=prior)
+    return choose_vocabulary(counts_of(said), spec, ENDS, SPECIAL)["target_id"].to_pylist()
+
+
+def test_only_completions_are_counted_by_dataset_and_split():
+    tables = [
+        corpus(("chat", "train", [7, 8], [9, 9]), ("code", "train", [8], [8, 10])),
+        corpus(("chat", "heldout", [9], [11, 12]), ("chat", "train", [1], [9, 7])),
+    ]
+    counts = count_completions(tables, VOCAB)
+    assert {key: np.flatnonzero(value).tolist() for key, value in counts.of.items()} == {
+        ("chat", "train"): [7, 9],
+        ("code", "train"): [8, 10],
+        ("chat", "heldout"): [11, 12],
+    }
+    assert counts.split("train")[9] == 3
+    assert counts.split("heldout").sum() == 2
+
+
+def test_the_most_said_ids_are_in_and_ascend():
+    said = {number: number for number in range(100, 120)}
+    assert chosen(said) == [END, ALSO_END, 114, 115, 116, 117, 118, 119]
+
+
+def test_control_ids_are_in_when_they_were_said_and_end_ids_always():
+    said = dict.fromkeys(range(100, 120), 50) | {4: 1}
+    table = choose_vocabulary(counts_of(said), VocabularySpec(size=8, prior=0.3), ENDS, SPECIAL)
+    forced = [row["target_id"] for row in table.to_pylist() if row["forced"]]
+    assert forced == [END, ALSO_END, 4]
+    assert table["target_id"].to_pylist()[:3] == forced
+
+
+def test_a_control_id_that_was_never_said_gets_no_prior():
+    assert not {0, 1, 4} & set(chosen({300: 100}, size=50, prior=0.3))
+
+
+def test_the_prior_prefers_low_ids_but_not_over_what_is_said_often():
+    said = dict.fromkeys(range(200, 206), 50)
+    assert chosen(said, size=12, prior=0.3) == [END, ALSO_END, 5, 6, 7, 8, *range(200, 206)]
+
+
+def test_of_equal_scores_the_lower_id_wins():
+    assert chosen(dict.fromkeys(range(100, 150), 3)) == [END, ALSO_END, *range(100, 106)]
+
+
+def test_a_vocabulary_larger_than_the_targets_is_an_error_that_names_the_field():
+    with pytest.raises(RecipeError, match=r"vocabulary\.size is 401, the target has 400 tokens; use at most 400"):
+        chosen({}, size=VOCAB + 1)
+
+
+def test_a_vocabulary_too_small_for_the_control_ids_is_an_error_that_names_the_field():
+    special = np.arange(20, dtype=np.int32)
+    with pytest.raises(RecipeError, match=r"vocabulary\.size is 8, and 20 control ids must be in it"):
+        choose_vocabulary(np.ones(VOCAB, np.int64), VocabularySpec(size=8), ENDS, special)
+
+
+def test_the_whole_target_vocabulary_can_be_taken():
+    assert chosen({7: 1}, size=VOCAB, prior=0.3) == list(range(VOCAB))
+
+
+@given(
+    said=st.dictionaries(st.integers(0, VOCAB - 1), st.integers(1, 1000), max_size=60),
+    size=st.integers(8, VOCAB),
+    prior=st.sampled_from([0.0, 0.3, 5.0]),
+)
+def test_any_counts_give_exactly_size_ids_with_the_forced_ones(said: dict[int, int], size: int, prior: float):
+    counts = counts_of(said)
+    table = choose_vocabulary(counts, VocabularySpec(size=size, prior=prior), ENDS, SPECIAL)
+    ids = table["target_id"].to_pylist()
+    assert len(ids) == size
+    assert ids == sorted(set(ids))
+    assert {END, ALSO_END} | {number for number in SPECIAL.tolist() if number in said} <= set(ids)
+    assert table["count"].to_pylist() == counts[ids].tolist()
+    if prior == 0:
+        left = np.delete(counts, ids)
+        kept = [row["count"] for row in table.to_pylist() if not row["forced"]]
+        assert not kept or left.size == 0 or min(kept) >= left.max()
+
+
+def test_coverage_counts_what_is_inside_per_dataset_and_split():
+    table = corpus(("chat", "train", [1], [9, 9]), ("chat", "heldout", [1], [9, 300]), ("code", "train", [1], [301, 9]))
+    counts = count_completions([table], VOCAB)
+    vocabulary = choose_vocabulary(counts_of({9: 1}), VocabularySpec(size=8, prior=0.3), ENDS, SPECIAL)
+    assert [tuple(row.values()) for row in coverage(counts, vocabulary).to_pylist()] == [
+        ("chat", "train", 2, 2),
+        ("chat", "heldout", 2, 1),
+        ("code", "train", 2, 1),
+    ]
+
+
+def ranked_text(seed: int, tokens: int, vocab: int) -> list[int]:
+    """Ids drawn like a language's: ranks fall as a power, with a topic of its own in every text."""
+    generator = np.random.default_rng(seed)
+    weights = 1.0 / (np.arange(vocab) + 20)
+    topic = generator.integers(5, vocab, size=vocab // 200)
+    weights[topic] += weights[300]
+    return generator.choice(vocab, size=tokens, p=weights / weights.sum()).tolist()
+
+
+def test_the_prior_raises_coverage_of_held_out_text():
+    vocab = 20_000
+    train = [("chat", "train", [1], ranked_text(seed, 1000, vocab)) for seed in range(40)]
+    heldout = [("chat", "heldout", [1], ranked_text(seed, 1000, vocab)) for seed in range(40, 60)]
+    counts = count_completions([corpus(*train, *heldout)], vocab)
+
+    def covered(prior: float) -> int:
+        spec = VocabularySpec(size=4000, prior=prior)
+        return coverage(counts, choose_vocabulary(counts.split("train"), spec, ENDS, SPECIAL))["covered"][1].as_py()
+
+    assert covered(0.3) > covered(0.0)
+
+
+def test_the_task_counts_the_train_split_only(store: Path):
+    given_corpus: list[Any] = [
+        corpus(("chat", "train", [1], [200, 201, END])),
+        corpus(("chat", "heldout", [1], [*range(300, 320)])),
+    ]
+    artifact = stored("given", "corpus", CORPUS, given_corpus)
+    found = run_body(build_vocabulary, TARGET, artifact, VocabularySpec(size=8, prior=0.3))
+    ids = found.table("vocabulary")["target_id"].to_pylist()
+    assert {200, 201, END, ALSO_END} <= set(ids)
+    assert not set(range(300, 320)) & set(ids)
+    assert found.facts == {
+        "size": 8,
+        "forced": 2,
+        "coverage": {"train": {"tokens": 3, "covered": 3}, "heldout": {"tokens": 20, "covered": 0}},
+    }
+    assert found.rows("coverage") == 2

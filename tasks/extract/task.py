@@ -1,0 +1,94 @@
+"""The tasks that extract the target's hidden states, one shard of sequences per run, and that probe them beforehand."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pyarrow as pa
+import torch
+
+from schemas.corpus import HIDDEN_STATES, PROBE
+from schemas.errors import ProbeFailed, TemplateRefused
+from schemas.recipe import ComputeSpec, ExtractionSpec, TargetSpec
+from tasks.artifacts.artifact import Rows, Shards
+from tasks.artifacts.store import require_space
+from tasks.artifacts.task import artifact_task, workspace
+from tasks.extract.probe import PROMPTS, TOKENS, probe, refuse_failed
+from tasks.extract.states import aux_layers, extract_table, forecast_bytes
+from tasks.progress import progress
+from tasks.target.model import Target, load_target
+from tasks.target.text import render_prompt
+
+
+@artifact_task(version="1", exclude=("target_spec", "compute"))
+def extract_states(
+    target: Shards, corpus: Shards, spec: ExtractionSpec, target_spec: TargetSpec, compute: ComputeSpec
+) -> Shards:
+    """The hidden states of one shard of sequences: part "hidden_states", in its order, one sequence per row group.
+
+    Raises:
+        ProbeFailed: names a sequence whose states are not finite.
+        StoreError: the states would not fit on the disk.
+    """
+    torch.set_num_threads(compute.threads_per_worker)
+    table = pa.concat_tables(corpus.tables("corpus"))
+    hidden_size = target.facts["hidden_size"]
+    needed = forecast_bytes(table, hidden_size)
+    require_space(needed, f"extracting the hidden states of {table.num_rows} sequences")
+    model = load_target(target, target_spec)
+    tokens = sum(len(ids) for ids in table["token_ids"])
+    started = time.perf_counter()
+    with progress("extract", tokens, "tokens") as bar:
+        states = extract_table(model, table, spec, bar.advance)
+    seconds = time.perf_counter() - started
+    space = workspace()
+    space.add_table(
+        "hidden_states", "hidden_states.parquet", states, HIDDEN_STATES, compression="none", rows_per_group=1
+    )
+    facts = {
+        "aux_layers": aux_layers(spec, target.facts["num_layers"]),
+        "hidden_size": hidden_size,
+        "dtype": "bfloat16",
+        "sequences": states.num_rows,
+        "tokens": tokens,
+    }
+    return space.publish(facts, {"extract_seconds": seconds, "tokens_per_second": tokens / max(seconds, 1e-9)})
+
+
+@artifact_task(version="1", exclude=("target_spec", "compute"))
+def probe_target(
+    target: Shards, prompts: Shards, spec: ExtractionSpec, target_spec: TargetSpec, compute: ComputeSpec
+) -> Rows:
+    """Check captured states on a few training prompts; a table of PROBE.
+
+    Raises:
+        ProbeFailed: gives the figures.
+    """
+    torch.set_num_threads(compute.threads_per_worker)
+    model = load_target(target, target_spec)
+    checks = probe(model, probe_prompts(model, next(prompts.tables("train"))), spec)
+    refuse_failed(checks)
+    rows = [{"check": check.check, "value": check.value, "limit": check.limit} for check in checks]
+    return Rows(contract=PROBE.name, table=PROBE.table(rows, "probe"))
+
+
+def probe_prompts(target: Target, prompts: pa.Table) -> list[list[int]]:
+    """The first few prompts that fit, as ids.
+
+    Raises:
+        ProbeFailed: none fits.
+    """
+    found: list[list[int]] = []
+    for messages in prompts["messages"].to_pylist():
+        try:
+            ids = render_prompt(target.tokenizer, json.loads(messages), target.facts["template_switches"])
+        except TemplateRefused:
+            continue
+        if len(ids) + TOKENS <= target.facts["context"]:
+            found.append(ids)
+        if len(found) == PROMPTS:
+            return found
+    if not found:
+        raise ProbeFailed(f"none of the {prompts.num_rows} prompts fits in the target's context, so nothing was probed")
+    return found

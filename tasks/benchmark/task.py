@@ -1,0 +1,189 @@
+"""The task that measures one drafter on one shard of benchmark prompts. Finished batches survive a kill."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import torch
+
+from schemas.errors import ArtifactInvalid, DraftError, TemplateRefused
+from schemas.measures import ACCEPTANCE
+from schemas.prompts import QUARANTINE
+from schemas.recipe import BenchmarkSpec, ComputeSpec, TargetSpec
+from tasks.artifacts.artifact import Shards
+from tasks.artifacts.files import read_table, write_table
+from tasks.artifacts.task import Workspace, artifact_task, workspace
+from tasks.benchmark.batch import Answer, DecodeSettings, Prompt
+from tasks.benchmark.decode import decode
+from tasks.benchmark.drafters import Drafter, EagleDrafter, NgramDrafter, PlainDrafter
+from tasks.draft.checkpoint import load_draft
+from tasks.progress import progress
+from tasks.target.model import Target, load_target
+from tasks.target.text import load_tokenizer, render_prompt
+
+
+@artifact_task(version="1", exclude=("target_spec", "compute"))
+def measure_acceptance(
+    target: Shards,
+    draft: Shards | None,
+    prompts: Shards,
+    drafter: str,
+    spec: BenchmarkSpec,
+    seed: int,
+    target_spec: TargetSpec,
+    compute: ComputeSpec,
+) -> Shards:
+    """Decode one shard of prompts with a drafter; parts "acceptance" and "quarantine".
+
+    Args:
+        target: the prepared target.
+        draft: the exported draft; needed by "trained" and "untrained" only.
+        prompts: their part "benchmark".
+        drafter: "none" (greedy only, what the others' greedy output must equal), "ngram", "untrained" or "trained".
+        spec: chain, temperatures and limits.
+        seed: the recipe's.
+        target_spec: where the target is.
+        compute: threads.
+
+    Raises:
+        DraftError: the draft is missing, damaged, or of another target.
+        EngineError: the target cannot be decoded speculatively in this process.
+    """
+    torch.set_num_threads(compute.threads_per_worker)
+    model = load_target(target, target_spec)
+    make = drafter_factory(drafter, draft, model, spec)
+    table = pa.concat_tables(prompts.tables("benchmark"))
+    shard = render_shard(table, load_tokenizer(target, target_spec), target.facts, spec)
+    return measure_shard(shard, model, drafter, make, settings_of(drafter, spec, seed, target.facts), spec, workspace())
+
+
+@dataclass(frozen=True)
+class RenderedShard:
+    """The prompts of a shard as ids, in the order of the table, and the rows that cannot be decoded."""
+
+    prompts: list[Prompt]
+    quarantine: list[dict[str, Any]]
+
+
+def drafter_factory(name: str, draft: Shards | None, target: Target, spec: BenchmarkSpec) -> Callable[[], Drafter]:
+    """What makes a fresh drafter for each batch.
+
+    Raises:
+        DraftError: no draft is given where one is needed, or it is of another target.
+    """
+    if name == "none":
+        return PlainDrafter
+    if name == "ngram":
+        return lambda: NgramDrafter(spec.ngram_max)
+    if draft is None:
+        raise DraftError(f"drafter {name!r} needs a draft: export one first")
+    model = load_draft(draft).eval().requires_grad_(False).to(target.device)
+    for field, wanted in (("target_hidden_size", "hidden_size"), ("vocab_size", "vocab_size")):
+        found, right = getattr(model.config, field), target.facts[wanted]
+        if found != right:
+            raise DraftError(f"the draft's {field} is {found}, the target has {right}: it was trained for another one")
+    return lambda: EagleDrafter(model, target)
+
+
+def settings_of(drafter: str, spec: BenchmarkSpec, seed: int, facts: dict[str, Any]) -> DecodeSettings:
+    """How this drafter is run: "none" proposes nothing and is only needed at temperature 0."""
+    plain = drafter == "none"
+    return DecodeSettings(
+        temperatures=(0.0,) if plain else tuple(spec.temperatures),
+        chain=0 if plain else spec.chain,
+        max_tokens=spec.max_tokens,
+        end_ids=tuple(facts["eos_ids"]),
+        seed=seed,
+    )
+
+
+def render_shard(table: pa.Table, tokenizer: Any, facts: dict[str, Any], spec: BenchmarkSpec) -> RenderedShard:
+    """Render every prompt; one that leaves no room for `max_tokens` and a chain in the context is quarantined."""
+    shard = RenderedShard([], [])
+    needed = spec.max_tokens + spec.chain
+    for row in table.to_pylist():
+        try:
+            ids = render_prompt(tokenizer, json.loads(row["messages"]), facts["template_switches"])
+        except TemplateRefused as exc:
+            shard.quarantine.append(_quarantined(row, "template_refused", str(exc)))
+            continue
+        if len(ids) + needed > facts["context"]:
+            detail = f"{len(ids)} ids and {needed} for answer and chain do not fit in a context of {facts['context']}"
+            shard.quarantine.append(_quarantined(row, "prompt_too_long", detail))
+            continue
+        shard.prompts.append(Prompt(row["prompt_id"], row["dataset"], tuple(ids)))
+    return shard
+
+
+def cut_batches(prompts: Sequence[Prompt], size: int) -> list[list[Prompt]]:
+    """Batches of similar prompt length, the same for the same shard."""
+    ordered = sorted(prompts, key=lambda prompt: (len(prompt.ids), prompt.prompt_id))
+    return [ordered[begin : begin + size] for begin in range(0, len(ordered), size)]
+
+
+def measure_shard(
+    shard: RenderedShard,
+    target: Target,
+    name: str,
+    make: Callable[[], Drafter],
+    settings: DecodeSettings,
+    spec: BenchmarkSpec,
+    space: Workspace,
+) -> Shards:
+    """Decode the batches that an earlier attempt did not finish, and write all rows in the order of the prompts."""
+    started, made = time.perf_counter(), 0
+    tables: list[pa.Table] = []
+    total = len(shard.prompts) * len(settings.temperatures)
+    with progress(f"benchmark.{name}", total, "answers") as bar:
+        for number, batch in enumerate(cut_batches(shard.prompts, spec.batch_size)):
+            path = space.path(f"batch-{number:05d}.parquet")
+            try:
+                table = read_table(path, ACCEPTANCE)
+                bar.advance(table.num_rows)
+            except ArtifactInvalid:  # not there, or not whole
+                answers = decode(target, make(), name, batch, settings, bar.advance)
+                table = ACCEPTANCE.table([acceptance_row(answer, name) for answer in answers], f"batch {number}")
+                write_table(path, table, ACCEPTANCE)
+                made += sum(len(answer.output_ids) for answer in answers)
+            tables.append(table)
+    seconds = time.perf_counter() - started
+    place = {prompt.prompt_id: index for index, prompt in enumerate(shard.prompts)}
+    rows = [row for table in tables for row in table.to_pylist()]
+    rows.sort(key=lambda row: (place[row["prompt_id"]], row["temperature"]))
+    space.add_table("acceptance", "acceptance.parquet", ACCEPTANCE.table(rows, "acceptance"), ACCEPTANCE)
+    space.add_table("quarantine", "quarantine.parquet", QUARANTINE.table(shard.quarantine, "quarantine"), QUARANTINE)
+    tokens = sum(len(row["output_ids"]) for row in rows)
+    facts = {"drafter": name, "answers": len(rows), "tokens": tokens, "quarantined": len(shard.quarantine)}
+    return space.publish(facts, {"benchmark_seconds": seconds, "tokens_per_second": made / max(seconds, 1e-9)})
+
+
+def acceptance_row(answer: Answer, drafter: str) -> dict[str, Any]:
+    """One row of ACCEPTANCE."""
+    return {
+        "prompt_id": answer.prompt.prompt_id,
+        "dataset": answer.prompt.dataset,
+        "drafter": drafter,
+        "temperature": answer.temperature,
+        "chain": answer.chain,
+        "output_ids": answer.output_ids,
+        "verify_steps": answer.verify_steps,
+        "drafted": answer.drafted,
+        "accepted": answer.accepted,
+        "accepted_by_position": answer.accepted_by_position,
+    }
+
+
+def _quarantined(row: dict[str, Any], reason: str, detail: str) -> dict[str, Any]:
+    return {
+        "step": "benchmark",
+        "dataset": row["dataset"],
+        "source_key": row["prompt_id"],
+        "reason": reason,
+        "detail": detail,
+        "raw": row["messages"].encode(),
+    }

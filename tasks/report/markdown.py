@@ -1,0 +1,107 @@
+"""The report of a run in Markdown: figures, plots, and every artifact by step, key, digest, rows, bytes and path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tasks.benchmark.statistics import Acceptance, Measured
+from tasks.report.steps import StepRow, totals
+from tasks.report.summary import (
+    ACCEPTANCE_HEADINGS,
+    STEP_HEADINGS,
+    acceptance_cells,
+    closing_line,
+    human_bytes,
+    step_cells,
+)
+
+PLOTS = {
+    "training": "Loss and simulated acceptance over training",
+    "acceptance_by_position": "Acceptance by position",
+    "acceptance_by_dataset": "Acceptance length by dataset, with 95 % intervals",
+}
+
+
+def render_report(name: str, intro: str, rows: Sequence[StepRow], measured: Measured, plots: bool = True) -> str:
+    """The whole report.
+
+    Args:
+        name: the recipe's.
+        intro: a sentence or two on what was run.
+        rows: every artifact of the run.
+        measured: the benchmark's figures.
+        plots: whether to refer to the plots that lie beside the report.
+    """
+    sections = [
+        f"# {name}",
+        intro,
+        "## Acceptance",
+        "Acceptance length is 1 + accepted drafts per verify step of the target; its 95 % interval is a bootstrap over "
+        "prompts. Accepted per position: share of verify steps that accepted that position and all before it.",
+        _grid(ACCEPTANCE_HEADINGS, (acceptance_cells(a, measured) for a in measured.overall)),
+        *_verdicts(measured),
+        *_differences(measured),
+        "### By dataset",
+        _grid(("dataset", *ACCEPTANCE_HEADINGS[:-1]), (_dataset_cells(a, measured) for a in measured.by_dataset)),
+        *([f"![{title}]({plot}.svg)" for plot, title in PLOTS.items()] if plots else []),
+        "## Steps",
+        "Seconds are those of the run that made the artifacts; tasks of a step run side by side.",
+        _grid(STEP_HEADINGS, (step_cells(total) for total in totals(rows))),
+        closing_line(rows),
+        "## Artifacts",
+        "Paths are relative to the store. `python -m tasks.artifacts show KEY` shows one.",
+        _grid(("step", "key", "digest", "rows", "size", "path"), (_artifact_cells(row) for row in rows)),
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def _verdicts(measured: Measured) -> list[str]:
+    """The trained draft against each baseline, one line per temperature."""
+    lines = []
+    for a in measured.overall:
+        trained = measured.of("trained", a.temperature)
+        if trained is None or not a.chain or a.drafter == "trained":
+            continue
+        if trained.exceeds(a):
+            relation = "above, with separate intervals"
+        elif a.exceeds(trained):
+            relation = "below, with separate intervals"
+        else:
+            relation = "not separated: the intervals overlap"
+        lengths = f"trained {trained.length:.3f} against {a.drafter} {a.length:.3f}"
+        lines.append(f"- temperature {a.temperature:g}: {lengths}: {relation}")
+    return ["\n".join(lines)] if lines else []
+
+
+def _differences(measured: Measured) -> list[str]:
+    """Where a greedy output is not that of plain decoding."""
+    lines = [
+        f"- {identity.drafter}, prompt {difference.prompt_id}: first differs at position {difference.position}"
+        for identity in measured.identity
+        for difference in identity.differing
+    ]
+    if not lines:
+        return []
+    return ["Greedy outputs that differ from plain greedy decoding:", "\n".join(lines)]
+
+
+def _dataset_cells(a: Acceptance, measured: Measured) -> tuple[str, ...]:
+    return (a.dataset or "", *acceptance_cells(a, measured)[:-1])
+
+
+def _artifact_cells(row: StepRow) -> tuple[str, ...]:
+    key = str(row.artifact.lineage.get("key", ""))
+    return (
+        row.label,
+        f"`{key}`",
+        f"`{row.artifact.digest()}`",
+        f"{row.rows:,}",
+        human_bytes(row.bytes),
+        f"`{row.result_path}`",
+    )
+
+
+def _grid(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(headings) + " |", "|" + "---|" * len(headings)]
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join(lines)

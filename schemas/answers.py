@@ -28,13 +28,13 @@ ANSWERS = Contract(
     pandera.DataFrameSchema(
         {
             "prompt_id": pandera.Column(str, pandera.Check.str_matches(r"^[0-9a-f]{32}$"), unique=True),
-            "dataset": pandera.Column(str, pandera.Check.str_length(1)),
+            "dataset": pandera.Column(str, pandera.Check.str_length(min_value=1)),
             "prompt_ids.length": pandera.Column(int, pandera.Check.ge(1), coerce=True),
             "output_ids.length": pandera.Column(int, pandera.Check.ge(0), coerce=True),
             "finish_reason": pandera.Column(str, pandera.Check.isin(FINISH_REASONS)),
             "prompt_tokens": pandera.Column("int32", pandera.Check.ge(1), description="as the engine counted them"),
             "completion_tokens": pandera.Column("int32", pandera.Check.ge(0), description="as billed, end id included"),
-            "engine": pandera.Column(str, pandera.Check.str_length(1)),
+            "engine": pandera.Column(str, pandera.Check.str_length(min_value=1)),
         }
     ),
 )
@@ -56,7 +56,7 @@ SEQUENCES = Contract(
     pandera.DataFrameSchema(
         {
             "prompt_id": pandera.Column(str, pandera.Check.str_matches(r"^[0-9a-f]{32}$"), unique=True),
-            "dataset": pandera.Column(str, pandera.Check.str_length(1)),
+            "dataset": pandera.Column(str, pandera.Check.str_length(min_value=1)),
             "prompt_ids.length": pandera.Column(int, pandera.Check.ge(1), coerce=True),
             "prompt_ids.min": pandera.Column(float, pandera.Check.ge(0), coerce=True),
             "completion_ids.length": pandera.Column(int, pandera.Check.ge(1), coerce=True),
@@ -81,7 +81,9 @@ AUDIT = Contract(
     ),
     pandera.DataFrameSchema(
         {
-            "check": pandera.Column(str, pandera.Check.str_length(1), unique=True, description="the named rule"),
+            "check": pandera.Column(
+                str, pandera.Check.str_length(min_value=1), unique=True, description="the named rule"
+            ),
             "rows": pandera.Column("int64", pandera.Check.ge(0), description="rows looked at"),
             "failed": pandera.Column("int64", pandera.Check.ge(0), description="rows quarantined by this rule"),
             "limit": pandera.Column("int64", pandera.Check.ge(0), description="rows that the gate lets fail"),

@@ -1,4 +1,4 @@
-"""The training corpus, the draft vocabulary and its coverage, and the hidden states."""
+"""The training corpus, the draft vocabulary and its coverage, the hidden states, and the probe of them."""
 
 import pandera.pandas as pandera
 import pyarrow as pa
@@ -23,8 +23,8 @@ CORPUS = Contract(
     ),
     pandera.DataFrameSchema(
         {
-            "sequence_id": pandera.Column(str, pandera.Check.str_length(1), unique=True),
-            "dataset": pandera.Column(str, pandera.Check.str_length(1)),
+            "sequence_id": pandera.Column(str, pandera.Check.str_length(min_value=1), unique=True),
+            "dataset": pandera.Column(str, pandera.Check.str_length(min_value=1)),
             "split": pandera.Column(str, pandera.Check.isin(CORPUS_SPLITS)),
             "token_ids.length": pandera.Column(int, pandera.Check.ge(2), coerce=True),
             "token_ids.min": pandera.Column(float, pandera.Check.ge(0), coerce=True),
@@ -52,7 +52,7 @@ VOCABULARY = Contract(
             "forced": pandera.Column(bool, description="control id, always in"),
         },
         checks=[
-            pandera.Check(lambda f: f["draft_id"] == range(len(f)), name="draft_ids_count_up"),
+            pandera.Check(lambda f: f["draft_id"] == f.index, name="draft_ids_count_up"),
             pandera.Check(lambda f: f["target_id"].is_monotonic_increasing, name="target_ids_ascend"),
         ],
     ),
@@ -70,7 +70,7 @@ COVERAGE = Contract(
     ),
     pandera.DataFrameSchema(
         {
-            "dataset": pandera.Column(str, pandera.Check.str_length(1)),
+            "dataset": pandera.Column(str, pandera.Check.str_length(min_value=1)),
             "split": pandera.Column(str, pandera.Check.isin(CORPUS_SPLITS)),
             "tokens": pandera.Column("int64", pandera.Check.ge(1)),
             "covered": pandera.Column("int64", pandera.Check.ge(0)),
@@ -96,7 +96,7 @@ HIDDEN_STATES = Contract(
     ),
     pandera.DataFrameSchema(
         {
-            "sequence_id": pandera.Column(str, pandera.Check.str_length(1), unique=True),
+            "sequence_id": pandera.Column(str, pandera.Check.str_length(min_value=1), unique=True),
             "split": pandera.Column(str, pandera.Check.isin(CORPUS_SPLITS)),
             "token_ids.length": pandera.Column(int, pandera.Check.ge(2), coerce=True),
             "prompt_length": pandera.Column("int32", pandera.Check.ge(1)),
@@ -118,5 +118,25 @@ HIDDEN_STATES = Contract(
                 name="one_last_state_per_served_id",
             ),
         ],
+    ),
+)
+
+PROBE = Contract(
+    "probe",
+    pa.schema(
+        [
+            pa.field("check", pa.string(), nullable=False),
+            pa.field("value", pa.float64(), nullable=False),
+            pa.field("limit", pa.float64(), nullable=False),
+        ]
+    ),
+    pandera.DataFrameSchema(
+        {
+            "check": pandera.Column(
+                str, pandera.Check.str_length(min_value=1), unique=True, description="the named rule"
+            ),
+            "value": pandera.Column(float, description="the figure found"),
+            "limit": pandera.Column(float, description="the figure that it may not pass"),
+        }
     ),
 )

@@ -51,8 +51,8 @@ ACCEPTANCE = Contract(
     ),
     pandera.DataFrameSchema(
         {
-            "prompt_id": pandera.Column(str, pandera.Check.str_length(1)),
-            "dataset": pandera.Column(str, pandera.Check.str_length(1)),
+            "prompt_id": pandera.Column(str, pandera.Check.str_length(min_value=1)),
+            "dataset": pandera.Column(str, pandera.Check.str_length(min_value=1)),
             "drafter": pandera.Column(str, pandera.Check.isin(DRAFTERS)),
             "temperature": pandera.Column(float, pandera.Check.ge(0)),
             "chain": pandera.Column("int32", pandera.Check.ge(0), description="tokens drafted per verify step"),

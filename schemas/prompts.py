@@ -23,8 +23,8 @@ PROMPTS = Contract(
             "prompt_id": pandera.Column(
                 str, pandera.Check.str_matches(r"^[0-9a-f]{32}$"), unique=True, description="hash of the messages"
             ),
-            "dataset": pandera.Column(str, pandera.Check.str_length(1)),
-            "source_key": pandera.Column(str, pandera.Check.str_length(1)),
+            "dataset": pandera.Column(str, pandera.Check.str_length(min_value=1)),
+            "source_key": pandera.Column(str, pandera.Check.str_length(min_value=1)),
             "split": pandera.Column(str, pandera.Check.isin(SPLITS)),
             "messages": pandera.Column(str, pandera.Check.str_startswith("[{"), description="JSON list of messages"),
         }
@@ -45,12 +45,14 @@ QUARANTINE = Contract(
     ),
     pandera.DataFrameSchema(
         {
-            "step": pandera.Column(str, pandera.Check.str_length(1)),
-            "dataset": pandera.Column(str, pandera.Check.str_length(1)),
+            "step": pandera.Column(str, pandera.Check.str_length(min_value=1)),
+            "dataset": pandera.Column(str, pandera.Check.str_length(min_value=1)),
             "source_key": pandera.Column(
-                str, pandera.Check.str_length(1), description="row or line in its source, or prompt id"
+                str, pandera.Check.str_length(min_value=1), description="row or line in its source, or prompt id"
             ),
-            "reason": pandera.Column(str, pandera.Check.str_matches(r"^[a-z][a-z_]+$"), description="class, counted"),
+            "reason": pandera.Column(
+                str, pandera.Check.str_matches(r"^[a-z][a-z0-9_]+$"), description="class, counted"
+            ),
             "detail": pandera.Column(str, description="what a person needs to see why"),
             "raw.length": pandera.Column(int, pandera.Check.ge(0), coerce=True),
         }

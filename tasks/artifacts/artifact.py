@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from schemas.contract import REGISTRY, Contract
 from schemas.errors import ArtifactInvalid
-from tasks.artifacts.files import VerifyLevel, parquet_bytes, read_table, sha256_file, verify_file
+from tasks.artifacts.files import VerifyLevel, read_table, sha256_file, verify_file
 from tasks.artifacts.store import store_root
 
 FILE = "file"  # contract name of a shard that is no Parquet table (safetensors, JSON)
@@ -36,7 +36,7 @@ SHARDS = Contract(
     ),
     pandera.DataFrameSchema(
         {
-            "part": pandera.Column(str, pandera.Check.str_length(1)),
+            "part": pandera.Column(str, pandera.Check.str_length(min_value=1)),
             "path": pandera.Column(str, pandera.Check.str_matches(r"^(?!/)(?!.*(^|/)\.\.(/|$))"), unique=True),
             "sha256": pandera.Column(str, pandera.Check.str_matches(r"^[0-9a-f]{64}$")),
             "rows": pandera.Column("int64", pandera.Check.ge(0)),
@@ -86,8 +86,10 @@ class Rows(Artifact):
         return REGISTRY[self.contract].check(self.table, f"result of contract {self.contract!r}")
 
     def digest(self) -> str:
-        content = parquet_bytes(self.table, {}, compression="none")
-        return hashlib.sha256(self.contract.encode() + b"\0" + self._facts_bytes() + b"\0" + content).hexdigest()
+        # Not the file's bytes: those name the version of the Parquet library.
+        rows = json.dumps(self.table.to_pylist(), ensure_ascii=False, default=bytes.hex)
+        content = f"{self.contract}\0{self.table.schema.remove_metadata()}\0{rows}".encode("utf-8", "surrogatepass")
+        return hashlib.sha256(self._facts_bytes() + b"\0" + content).hexdigest()
 
 
 class Shard(BaseModel):

@@ -71,6 +71,8 @@ def verify_file(path: Path, size: int, sha256: str, level: VerifyLevel) -> None:
         stat = path.stat()
     except FileNotFoundError as exc:
         raise ArtifactInvalid(f"{path} is missing") from exc
+    except OSError as exc:
+        raise ArtifactInvalid(f"{path} cannot be read: {exc.strerror}") from exc
     if stat.st_size != size:
         raise ArtifactInvalid(f"{path} has {stat.st_size} bytes, {size} were written")
     seen = (str(path), stat.st_size, stat.st_mtime_ns, stat.st_ino, sha256)

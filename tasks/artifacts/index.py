@@ -6,9 +6,11 @@ runs the task again. A record can therefore never make Prefect load anything but
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +76,8 @@ class ArtifactIndex(LocalFileSystem):
         except ArtifactInvalid as exc:
             log.warning("cached result %s cannot be used and is made again: %s", path, exc)
             raise
+        with contextlib.suppress(OSError):
+            os.utime(record_path(path))  # last used: what `prune` goes by
         record["storage_key"] = str(result_path(path))
         return json.dumps(record).encode()
 

@@ -1,6 +1,6 @@
 """The cache key: task name, code version of the task, and canonical JSON of its inputs, artifacts by content digest.
 
-Sources: prefect.cache_policies (protocol). Neither the run, nor a path, nor pickled bytes are part of a key, so the same
+Source: prefect.cache_policies (protocol). Neither the run, nor a path, nor pickled bytes are part of a key, so the same
 work is found again from another run, process, machine or moved store.
 """
 
@@ -39,7 +39,8 @@ def _plain(value: Any) -> Any:
         case Artifact() | SourceFile():
             return {"$artifact": value.kind, "digest": value.digest()}
         case BaseModel():
-            return {"$model": type(value).__name__, "fields": _plain(value.model_dump(mode="json"))}
+            fields = {name: getattr(value, name) for name in type(value).model_fields} | (value.model_extra or {})
+            return {"$model": type(value).__name__, "fields": _plain(fields)}
         case enum.Enum():
             return _plain(value.value)
         case None | str() | bool() | int():
@@ -51,10 +52,14 @@ def _plain(value: Any) -> Any:
         case dict():
             if not all(isinstance(key, str) for key in value):
                 raise TypeError("a dictionary in a cache key must have text keys")
-            return {key: _plain(item) for key, item in value.items()}
+            return {_escaped(key): _plain(item) for key, item in value.items()}
         case datetime.datetime() | datetime.date() | uuid.UUID():
             return {"$text": str(value)}
     raise TypeError(f"{type(value).__name__} cannot be part of a cache key: pass an artifact, a model or a plain value")
+
+
+def _escaped(key: str) -> str:
+    return "$" + key if key.startswith("$") else key  # so that no dictionary looks like the markers above
 
 
 class ContentKey(CachePolicy):

@@ -10,7 +10,7 @@ import pandera.pandas as pandera
 import pyarrow as pa
 import pyarrow.parquet as pq
 from prefect.serializers import Serializer
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from schemas.contract import REGISTRY, Contract
 from schemas.errors import ArtifactInvalid
@@ -47,7 +47,7 @@ class ParquetSerializer(Serializer):
                 "digest": obj.digest(),
                 "facts": obj.facts,
                 "measures": obj.measures,
-                "lineage": obj.lineage,
+                "lineage": json.loads(redact(json.dumps(obj.lineage))),
             }
             table = obj.to_table()
         elif isinstance(obj, BaseException):
@@ -70,9 +70,13 @@ class ParquetSerializer(Serializer):
         except (pa.ArrowInvalid, OSError, KeyError, ValueError) as exc:
             raise ArtifactInvalid(f"not a result of eyas: {exc}") from exc
         table = table.replace_schema_metadata(None)
-        if head.get("layout") != LAYOUT:
-            raise ArtifactInvalid(f"result has layout {head.get('layout')!r}, this eyas reads {LAYOUT}")
-        return _restore(head, table)
+        layout = head.get("layout") if isinstance(head, dict) else None
+        if layout != LAYOUT:
+            raise ArtifactInvalid(f"the result has layout {layout!r}, this eyas reads {LAYOUT}")
+        try:
+            return _restore(head, table)
+        except ValidationError as exc:
+            raise ArtifactInvalid(f"the result's header cannot be used: {exc}") from exc
 
 
 def _restore(head: dict[str, Any], table: pa.Table) -> Artifact | Exception:

@@ -64,10 +64,10 @@ def open_store() -> Path:
         found = json.loads(marker.read_bytes())
     except (OSError, ValueError) as exc:
         raise StoreError(f"the store {root} cannot be used: {exc}. Set EYAS_STORE to a folder of your own") from exc
-    layout = found.get("layout") if isinstance(found, dict) else None
+    layout, writer = (found.get("layout"), found.get("eyas")) if isinstance(found, dict) else (None, None)
     if layout != LAYOUT:
         raise StoreError(
-            f"the store {root} has layout {layout!r}, written by eyas {found.get('eyas', '?') if isinstance(found, dict) else '?'}; "
+            f"the store {root} has layout {layout!r}, written by eyas {writer or 'of unknown version'}; "
             f"this eyas {code_version()} reads layout {LAYOUT}. Set EYAS_STORE to a new folder, or use that version"
         )
     return root

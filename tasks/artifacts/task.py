@@ -6,111 +6,36 @@ the task body, and Prefect's own write is switched off.
 
 from __future__ import annotations
 
-import contextvars
 import datetime
 import functools
 import hashlib
 import inspect
 import json
 import platform
-import shutil
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from prefect import Task
 from prefect import task as prefect_task
 from prefect.context import FlowRunContext
 from prefect.results import get_result_store
 from prefect.transactions import IsolationLevel, Transaction, get_transaction
 
-from schemas.contract import Contract
 from schemas.errors import ArtifactInvalid, StoreError
-from tasks.artifacts.artifact import FILE, Artifact, Shard, Shards
-from tasks.artifacts.files import VerifyLevel, sha256_file, sync_folder, write_table
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.files import VerifyLevel
 from tasks.artifacts.index import ArtifactIndex, load_verified
 from tasks.artifacts.keys import ContentKey, canonical
 from tasks.artifacts.locks import FlockManager
 from tasks.artifacts.redaction import redacted
 from tasks.artifacts.serializer import ParquetSerializer
-from tasks.artifacts.store import code_version, store_root
+from tasks.artifacts.store import code_version
+from tasks.artifacts.workspace import Workspace, working_in, workspace
+
+__all__ = ["artifact_task", "peek", "workspace"]
 
 Result = TypeVar("Result", bound=Artifact)
-
-_workspace: contextvars.ContextVar[Workspace] = contextvars.ContextVar("eyas_workspace")
-
-
-class Workspace:
-    """The folder of a running artifact task: `<store>/data/<task>/<key>.part` until `publish`, then without `.part`.
-
-    What an earlier, killed attempt of the same task left there is still there, so that a long task can go on.
-    """
-
-    def __init__(self, key: str) -> None:
-        self.final = store_root() / "data" / key.removesuffix(".parquet")
-        self.folder = self.final.with_name(self.final.name + ".part")
-        self._files: list[tuple[str, str, Path, int]] = []
-
-    def path(self, name: str) -> Path:
-        """A path inside the folder, which is created."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        return self.folder / name
-
-    def add_table(self, part: str, name: str, table: pa.Table, contract: Contract, **options: Any) -> None:
-        """Write a table of the result atomically and list it."""
-        path = self.path(name)
-        write_table(path, table, contract, **options)
-        self._files.append((part, contract.name, path, table.num_rows))
-
-    def add_existing_table(self, part: str, name: str, contract: Contract) -> None:
-        """List a table that an earlier attempt or another process wrote whole."""
-        path = self.path(name)
-        self._files.append((part, contract.name, path, pq.read_metadata(path).num_rows))
-
-    def add_file(self, part: str, name: str) -> None:
-        """List a file of the result that was written (atomically) at `path(name)`."""
-        self._files.append((part, FILE, self.path(name), 0))
-
-    def publish(self, facts: dict[str, Any] | None = None, measures: dict[str, float] | None = None) -> Shards:
-        """Move the listed files to their final place, drop the rest, and return the manifest."""
-        root = store_root()
-        shards = tuple(
-            Shard(
-                part=part,
-                contract=contract,
-                path=str((self.final / path.relative_to(self.folder)).relative_to(root)),
-                sha256=sha256_file(path),
-                rows=rows,
-                bytes=path.stat().st_size,
-            )
-            for part, contract, path, rows in self._files
-        )
-        listed = {path for _, _, path, _ in self._files}
-        for path in sorted(self.folder.rglob("*"), reverse=True):
-            if path not in listed and path.is_file():
-                path.unlink()
-            elif path.is_dir() and not any(path.iterdir()):
-                path.rmdir()
-        if self.final.exists():
-            shutil.rmtree(self.final)
-        self.folder.rename(self.final)
-        sync_folder(self.final.parent)
-        return Shards(shards=shards, facts=facts or {}, measures=measures or {})
-
-
-def workspace() -> Workspace:
-    """The folder of the artifact task that is running.
-
-    Raises:
-        StoreError: no artifact task is running.
-    """
-    try:
-        return _workspace.get()
-    except LookupError:
-        raise StoreError("workspace() was called outside an artifact task") from None
 
 
 def artifact_task(
@@ -138,34 +63,34 @@ def artifact_task(
         @functools.wraps(function)
         def body(*args: Any, **kwargs: Any) -> Result:
             transaction = _keyed_transaction(function.__name__)
-            token = _workspace.set(Workspace(cast(str, transaction.key)))
+            folder = Workspace(cast(str, transaction.key))
             started = time.perf_counter()
             try:
-                result = function(*args, **kwargs)
+                with working_in(folder):
+                    result = cast(Result, folder.recover()) or function(*args, **kwargs)
+                if not isinstance(result, Artifact):
+                    raise ArtifactInvalid(f"task {function.__name__} returned {type(result).__name__}, not an artifact")
+                result.to_table()  # meets its contract, or the error says so
             except Exception as exc:
                 if (clean := redacted(exc)) is exc:
                     raise
                 raise clean from None
-            finally:
-                _workspace.reset(token)
-            if not isinstance(result, Artifact):
-                raise ArtifactInvalid(f"task {function.__name__} returned {type(result).__name__}, not an artifact")
             inputs = {k: v for k, v in _bind(function, args, kwargs).items() if k not in policy.exclude}
             result = _with_lineage(result, transaction, version, inputs, time.perf_counter() - started)
             store = get_result_store()
             record = store.create_result_record(result, key=transaction.key)
             store.persist_result_record(record, holder=transaction._holder)  # noqa: SLF001 (pinned Prefect)
             transaction.write_on_commit = False
+            folder.tidy()
             return result
 
         return prefect_task(
-            body,
             cache_policy=policy,
             result_serializer=ParquetSerializer(),
             cache_result_in_memory=False,
             persist_result=True,
             **options,
-        )
+        )(body)
 
     return decorate
 
@@ -174,7 +99,7 @@ def peek(task: Task[..., Result], **inputs: Any) -> Result | None:
     """The stored result of a task call with these inputs, or None; runs nothing."""
     policy = cast(ContentKey, task.cache_policy)
     try:
-        _, artifact = load_verified(policy.key_for(task.name, inputs), "size")
+        _, artifact = load_verified(policy.key_for(task.name, _bind(task.fn, (), inputs)), "size")
     except (FileNotFoundError, ArtifactInvalid):
         return None
     return cast(Result, artifact)

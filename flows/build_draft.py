@@ -1,0 +1,160 @@
+"""`build_draft`: the whole way from prompts to a measured draft. Wiring only; each step is a cached task in tasks/.
+
+python -m flows.build_draft deployments/recipes/quickstart.yaml
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from prefect import flow
+from prefect.futures import PrefectFuture
+from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
+
+from flows.session import begin
+from flows.steps import Steps
+from schemas.recipe import Recipe
+from tasks.artifacts.artifact import Shards
+from tasks.artifacts.serializer import ParquetSerializer
+from tasks.benchmark.task import measure_acceptance
+from tasks.corpus.task import build_corpus, build_vocabulary
+from tasks.export.task import export_draft
+from tasks.extract.task import extract_states, probe_target
+from tasks.generate.task import generate_answers
+from tasks.prompts.locate import locate_sources
+from tasks.prompts.task import gather_prompts
+from tasks.reconstruct.task import reconstruct_sequences
+from tasks.report.task import report_run
+from tasks.target.task import locate_target, prepare_target
+from tasks.train.task import initialise_draft, train_draft
+from tasks.validate.task import audit_sequences
+
+
+@flow(
+    name="build_draft",
+    flow_run_name="{recipe.name}",
+    task_runner=cast("TaskRunner[PrefectFuture[Any]]", ThreadPoolTaskRunner()),
+    persist_result=False,
+    result_serializer=ParquetSerializer(),  # Prefect stores a failed flow's exception even so
+)
+def build_draft(recipe: Recipe) -> None:
+    """Prompts to a measured EAGLE-3 draft.
+
+    Args:
+        recipe: everything the run depends on.
+    """
+    store = begin()
+    steps = Steps()
+    target = steps.submit(prepare_target, "target", spec=recipe.target, sources=locate_target(recipe.target)).result()
+    recipe.check_target(target.facts["vocab_size"], target.facts["num_layers"], target.facts["context"])
+    prompts = steps.submit(
+        gather_prompts,
+        "prompts",
+        datasets=recipe.datasets,
+        sources=locate_sources(recipe.datasets),
+        shard_prompts=recipe.generation.shard_prompts,
+        benchmark_shard_prompts=recipe.benchmark.shard_prompts,
+    ).result()
+
+    audited = _answer_and_audit(steps, recipe, target, prompts)
+    corpus = steps.submit(build_corpus, "corpus", audited=audited, spec=recipe.corpus, seed=recipe.seed).result()
+    vocabulary, states = _vocabulary_and_states(steps, recipe, target, prompts, corpus)
+    trained = _train(steps, recipe, target, vocabulary, states, prompts)
+    report_run(store, recipe, steps.finished(), trained.result())
+
+
+def _answer_and_audit(steps: Steps, recipe: Recipe, target: Shards, prompts: Shards) -> PrefectFuture[Shards]:
+    """Answers, exact token ids and the audit; shards of prompts go their way side by side."""
+    shards = prompts.split("train")
+    answers = [
+        steps.submit(
+            generate_answers,
+            f"generate {shard.label}",
+            prompts=shard,
+            spec=recipe.generation,
+            seed=recipe.seed,
+            target=target,
+            target_spec=recipe.target,
+            compute=recipe.compute,
+        )
+        for shard in shards
+    ]
+    sequences = [
+        steps.submit(reconstruct_sequences, f"reconstruct {shard.label}", target=target, answers=answer)
+        for shard, answer in zip(shards, answers, strict=True)
+    ]
+    return steps.submit(audit_sequences, "validate", target=target, sequences=sequences, spec=recipe.audit)
+
+
+def _vocabulary_and_states(
+    steps: Steps, recipe: Recipe, target: Shards, prompts: Shards, corpus: Shards
+) -> tuple[PrefectFuture[Shards], list[PrefectFuture[Shards]]]:
+    """The draft vocabulary beside the hidden states, which are extracted once the probe has proven the wiring."""
+    vocabulary = steps.submit(build_vocabulary, "vocabulary", target=target, corpus=corpus, spec=recipe.vocabulary)
+    shared = {"target": target, "spec": recipe.extraction, "target_spec": recipe.target, "compute": recipe.compute}
+    probe = steps.submit(probe_target, "probe", prompts=prompts.split("train")[0], **shared)
+    probe.result()
+    states = [
+        steps.submit(extract_states, f"extract {shard.label}", corpus=shard, **shared)
+        for shard in corpus.split("corpus")
+    ]
+    return vocabulary, states
+
+
+def _train(
+    steps: Steps,
+    recipe: Recipe,
+    target: Shards,
+    vocabulary: PrefectFuture[Shards],
+    states: list[PrefectFuture[Shards]],
+    prompts: Shards,
+) -> PrefectFuture[Shards]:
+    """Train, export and measure; the baselines are measured while the draft trains."""
+    shared = {
+        "target": target,
+        "vocabulary": vocabulary,
+        "states": states,
+        "seed": recipe.seed,
+        "target_spec": recipe.target,
+        "compute": recipe.compute,
+    }
+    initial = steps.submit(initialise_draft, "initialise", spec=recipe.draft, **shared)
+    trained = steps.submit(train_draft, "train", initial=initial, spec=recipe.training, **shared)
+    _measure(steps, recipe, target, "none", None, prompts)
+    if "ngram" in recipe.benchmark.baselines:
+        _measure(steps, recipe, target, "ngram", None, prompts)
+    if "untrained" in recipe.benchmark.baselines:
+        untrained = steps.submit(export_draft, "export untrained", draft=initial)
+        _measure(steps, recipe, target, "untrained", untrained, prompts)
+    exported = steps.submit(export_draft, "export trained", draft=trained)
+    _measure(steps, recipe, target, "trained", exported, prompts)
+    return trained
+
+
+def _measure(
+    steps: Steps,
+    recipe: Recipe,
+    target: Shards,
+    drafter: str,
+    draft: PrefectFuture[Shards] | None,
+    prompts: Shards,
+) -> None:
+    for shard in prompts.split("benchmark"):
+        steps.submit(
+            measure_acceptance,
+            f"benchmark {drafter} {shard.label}",
+            target=target,
+            draft=draft,
+            prompts=shard,
+            drafter=drafter,
+            spec=recipe.benchmark,
+            seed=recipe.seed,
+            target_spec=recipe.target,
+            compute=recipe.compute,
+        )
+
+
+if __name__ == "__main__":
+    from flows.command_line import main
+
+    main()

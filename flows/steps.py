@@ -1,0 +1,39 @@
+"""Submits the tasks of a flow run and remembers, step by step, what they returned and whether it was cached."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from prefect import Task
+from prefect.futures import PrefectFuture
+
+from tasks.artifacts.artifact import Artifact
+
+R = TypeVar("R", bound=Artifact)
+
+
+@dataclass(frozen=True)
+class Done:
+    """One finished task run; the first word of its label is the step."""
+
+    label: str
+    artifact: Artifact
+    cached: bool
+
+
+@dataclass
+class Steps:
+    """The task runs of one flow run, in the order of submission."""
+
+    _submitted: list[tuple[str, PrefectFuture[Any]]] = field(default_factory=list)
+
+    def submit(self, task: Task[..., R], label: str, **inputs: Any) -> PrefectFuture[R]:
+        """Start a task as soon as its inputs are there; `label` is the task run's name in the UI."""
+        future = task.with_options(task_run_name=label).submit(**inputs)
+        self._submitted.append((label, future))
+        return future
+
+    def finished(self) -> list[Done]:
+        """Wait for all and return them; raises the first failure."""
+        return [Done(label, future.result(), future.state.name == "Cached") for label, future in self._submitted]

@@ -1,0 +1,205 @@
+"""A tiny recipe that takes seconds, a Prefect server of the tests' own, runs in processes, and a look into a store."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+WORDS = [
+    "river",
+    "clock",
+    "garden",
+    "winter",
+    "engine",
+    "letter",
+    "market",
+    "shadow",
+    "violin",
+    "harbour",
+    "ladder",
+    "pepper",
+]
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running Prefect server."""
+
+    api: str
+    home: Path
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A real Prefect server on a free port, with its own database."""
+    home = tmp_path_factory.mktemp("prefect")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    api = f"http://127.0.0.1:{port}/api"
+    environment = os.environ | {
+        "PREFECT_HOME": str(home),
+        "PREFECT_SERVER_API_HOST": "127.0.0.1",
+        "PREFECT_SERVER_API_PORT": str(port),
+        "PREFECT_SERVER_DATABASE_TIMEOUT": "60",
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    }
+    environment.pop("PREFECT_API_URL", None)
+    with open(home / "server.log", "wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "prefect", "server", "start"], env=environment, stdout=log, stderr=log
+        )
+    try:
+        _wait_healthy(api, process, home / "server.log")
+        yield Server(api, home)
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+def _wait_healthy(api: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            if httpx.get(f"{api}/health", timeout=2).status_code == httpx.codes.OK:
+                return
+        except httpx.HTTPError:
+            time.sleep(0.3)
+    raise RuntimeError(f"the Prefect server did not start:\n{log.read_text()[-2000:]}")
+
+
+@pytest.fixture(scope="session")
+def tiny_recipe(tiny_target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A whole recipe on a tiny random target, which runs in seconds."""
+    folder = tmp_path_factory.mktemp("recipe")
+    _write_prompts(
+        folder / "train.jsonl", [f"Tell me about a {a} and a {b}." for a in WORDS for b in WORDS[:2] if a != b]
+    )
+    _write_prompts(folder / "bench.jsonl", [f"What is the use of a {a}?" for a in WORDS[:4]])
+    recipe = {
+        "name": "tiny",
+        "seed": 3,
+        "target": {"model": str(tiny_target)},
+        "datasets": [
+            {"name": "words", "source": str(folder / "train.jsonl")},
+            {"name": "uses", "source": str(folder / "bench.jsonl"), "split": "benchmark"},
+        ],
+        "generation": {"max_tokens": 12, "batch_size": 4, "shard_prompts": 8},
+        "corpus": {"heldout": 3, "max_length": 256, "shard_sequences": 8},
+        "vocabulary": {"size": 512},
+        "training": {"ttt_steps": 2, "epochs": 3, "learning_rate": 1e-3, "checkpoint_every": 4, "evaluate_every": 10},
+        "benchmark": {"max_tokens": 8, "chain": 2, "batch_size": 2, "shard_prompts": 2, "bootstrap": 100},
+    }
+    path = folder / "tiny.yaml"
+    path.write_text(yaml.safe_dump(recipe))
+    return path
+
+
+def _write_prompts(path: Path, texts: list[str]) -> None:
+    rows = [{"id": str(i), "messages": [{"role": "user", "content": text}]} for i, text in enumerate(texts)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+class Runs:
+    """Flow runs on one store, each in a process of its own (see zygote.py)."""
+
+    def __init__(self, store: Path, server: Server, log: Path) -> None:
+        self.store, self.log = store, log
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.e2e.zygote"],
+            cwd=ROOT,
+            env=run_environment(store, server),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._line() == "ready"
+
+    def __enter__(self) -> Runs:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def start(self, recipe: Path) -> int:
+        """Start a run; returns its process id."""
+        assert self._process.stdin
+        self._process.stdin.write(f"{recipe} {self.log}\n")
+        self._process.stdin.flush()
+        return int(self._line().removeprefix("started "))
+
+    def wait(self) -> int:
+        """The exit code of the run that was started last."""
+        return int(self._line().split()[-1])
+
+    def run(self, recipe: Path) -> int:
+        """Run to the end."""
+        self.start(recipe)
+        return self.wait()
+
+    def said(self) -> str:
+        """The end of what the runs printed, for messages of failed assertions."""
+        return self.log.read_text()[-4000:]
+
+    def _line(self) -> str:
+        assert self._process.stdout
+        return self._process.stdout.readline().strip()
+
+
+def run_environment(store: Path, server: Server) -> dict[str, str]:
+    """The environment of a flow run's process."""
+    environment = os.environ | {
+        "EYAS_STORE": str(store),
+        "PREFECT_HOME": str(server.home),
+        "PREFECT_API_URL": server.api,
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+    }
+    environment.pop("PREFECT_RESULTS_LOCAL_STORAGE_PATH", None)
+    return environment
+
+
+@pytest.fixture(scope="session")
+def finished_store(tiny_recipe: Path, server: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store in which the tiny recipe ran undisturbed; tests work on copies of it."""
+    folder = tmp_path_factory.mktemp("finished")
+    with Runs(folder / "store", server, folder / "log") as runs:
+        assert runs.run(tiny_recipe) == 0, runs.said()
+    return folder / "store"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One committed artifact of a store."""
+
+    key: str
+    task: str
+    digest: str
+    task_run: str
+
+
+def committed(store: Path) -> dict[str, Record]:
+    """The committed artifacts of a store by key; failures, which Prefect keeps too, are left out."""
+    records = {}
+    for path in (store / "index").rglob("*.json"):
+        key = str(path.relative_to(store / "index")).removesuffix(".json")
+        head = json.loads((pq.read_schema(store / "results" / key).metadata or {})[b"eyas"])
+        if head["kind"] == "failure":
+            continue
+        stored = json.loads(path.read_bytes())["artifact"]
+        records[key] = Record(key, key.split("/")[0], head["digest"], stored.get("task_run_id", ""))
+    return records

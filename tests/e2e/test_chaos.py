@@ -1,0 +1,70 @@
+"""Builds that are killed again and again, at random moments, end with the artifacts of an undisturbed one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import re
+import signal
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import Runs, Server, committed
+
+KILLS = 40
+JOURNALED = re.compile(r"journaled batch (\w+)")
+
+
+@dataclass
+class Tally:
+    """What the torment counted."""
+
+    kills: int = 0
+    attempts: int = 0
+    builds: int = 0
+
+
+@pytest.mark.slow
+def test_forty_kills_leave_the_artifacts_of_an_undisturbed_run(
+    tiny_recipe: Path, finished_store: Path, server: Server, tmp_path: Path
+) -> None:
+    expected = {key: record.digest for key, record in committed(finished_store).items()}
+    with Runs(tmp_path / "timed", server, tmp_path / "timed.log") as runs:
+        started = time.monotonic()
+        assert runs.run(tiny_recipe) == 0, runs.said()
+        undisturbed = time.monotonic() - started
+    dice, tally = random.Random(11), Tally()
+    while tally.kills < KILLS:
+        store = tmp_path / f"chaos-{tally.builds}"
+        with Runs(store, server, store.with_suffix(".log")) as runs:
+            _build_under_fire(runs, tiny_recipe, undisturbed, dice, tally)
+        assert {key: record.digest for key, record in committed(store).items()} == expected
+        journaled = Counter(JOURNALED.findall(runs.log.read_text()))
+        assert journaled
+        assert not [batch for batch, times in journaled.items() if times > 1], "a completed answer was generated twice"
+        assert [p for p in (store / "data").rglob("*") if p.name.endswith((".part", ".tmp"))] == []
+    print(
+        f"\nchaos: {tally.kills} kills in {tally.attempts} attempts at {tally.builds} builds; "
+        f"an undisturbed build takes {undisturbed:.1f} s"
+    )
+
+
+def _build_under_fire(runs: Runs, recipe: Path, undisturbed: float, dice: random.Random, tally: Tally) -> None:
+    """Kill attempts at random moments until one comes through."""
+    while True:
+        tally.attempts += 1
+        child = runs.start(recipe)
+        time.sleep(dice.uniform(0.02, 0.5) * undisturbed)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+        code = runs.wait()
+        if code == 0:
+            tally.builds += 1
+            return
+        assert code == -signal.SIGKILL, runs.said()
+        tally.kills += 1

@@ -1,7 +1,7 @@
 """The EAGLE-3 draft: three auxiliary states, fc, one decoder layer, own norm and head over a draft vocabulary.
 
-Only the mathematics of one step; the training-time test (tasks/train) and the decoding loop (tasks/benchmark) decide which
-keys a row may see. Parameter names are those of SGLang checkpoints. Source: EAGLE-3, arXiv 2503.01840.
+Only the mathematics of one step; the training-time test (tasks/train) and the decoding loop (tasks/benchmark) decide
+which keys a row may see. Parameter names are those of SGLang checkpoints. Source: EAGLE-3, arXiv 2503.01840.
 
     g   = fc(concat(low, mid, high))                    first step; later steps: g = the previous step's output
     x   = concat(input_layernorm(embedding), hidden_norm(g))
@@ -19,6 +19,7 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from tasks.draft.config import DraftConfig
+from tasks.draft.linear import Linear
 
 
 class Attention(nn.Module):
@@ -32,10 +33,10 @@ class Attention(nn.Module):
             config.num_key_value_heads,
             config.head_dim,
         )
-        self.q_proj = nn.Linear(width, heads * dim, bias=False)
-        self.k_proj = nn.Linear(width, kv_heads * dim, bias=False)
-        self.v_proj = nn.Linear(width, kv_heads * dim, bias=False)
-        self.o_proj = nn.Linear(heads * dim, config.hidden_size, bias=False)
+        self.q_proj = Linear(width, heads * dim)
+        self.k_proj = Linear(width, kv_heads * dim)
+        self.v_proj = Linear(width, kv_heads * dim)
+        self.o_proj = Linear(heads * dim, config.hidden_size)
 
 
 class Mlp(nn.Module):
@@ -43,9 +44,9 @@ class Mlp(nn.Module):
 
     def __init__(self, config: DraftConfig) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+        self.gate_proj = Linear(config.hidden_size, config.intermediate_size)
+        self.up_proj = Linear(config.hidden_size, config.intermediate_size)
+        self.down_proj = Linear(config.intermediate_size, config.hidden_size)
 
     def forward(self, x: Tensor) -> Tensor:  # (..., hidden) -> (..., hidden)
         return self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
@@ -66,8 +67,8 @@ class DecoderLayer(nn.Module):
 class Eagle3Draft(nn.Module):
     """An EAGLE-3 draft. Token embeddings come from the target and are not part of it.
 
-    Buffers: `d2t` int64 (draft_vocab,), offset to add to a draft id to get the target id; `t2d` bool (vocab,), true where
-    the target id is in the draft vocabulary.
+    Buffers: `d2t` int64 (draft_vocab,), offset to add to a draft id to get the target id; `t2d` bool (vocab,), true
+    where the target id is in the draft vocabulary.
     """
 
     d2t: Tensor
@@ -76,10 +77,10 @@ class Eagle3Draft(nn.Module):
     def __init__(self, config: DraftConfig) -> None:
         super().__init__()
         self.config = config
-        self.fc = nn.Linear(3 * config.target_hidden_size, config.hidden_size, bias=False)
+        self.fc = Linear(3 * config.target_hidden_size, config.hidden_size)
         self.midlayer = DecoderLayer(config)
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.lm_head = nn.Linear(config.hidden_size, config.draft_vocab_size, bias=False)
+        self.lm_head = Linear(config.hidden_size, config.draft_vocab_size)
         self.register_buffer("d2t", torch.zeros(config.draft_vocab_size, dtype=torch.int64))
         self.register_buffer("t2d", torch.zeros(config.vocab_size, dtype=torch.bool))
         self.rotary = LlamaRotaryEmbedding(_rotary_config(config))

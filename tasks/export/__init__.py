@@ -1,0 +1,1 @@
+"""Export: the trained draft as a checkpoint that inference engines load."""

@@ -1,0 +1,209 @@
+"""The training loop: batches in, updates, checkpoints and a curve out. Knows nothing of tasks and artifacts.
+
+Equal inputs give equal weights and curve, whatever the number of threads and however often the run was killed.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from schemas.errors import DraftError
+from schemas.recipe import TrainingSpec
+from tasks.draft.model import Eagle3Draft
+from tasks.progress import progress
+from tasks.train.checkpoints import Checkpoint, Checkpoints
+from tasks.train.gradient import Crew, PartGradient, batch_gradient, crew_of
+from tasks.train.loader import BatchPlan, SequenceStore, prefetched
+from tasks.train.objective import TrainingTimeTest
+from tasks.train.optimiser import MOMENTS, Optimiser, learning_rate
+from tasks.train.sequence import TeacherParts
+from tasks.train.simulated import HeldOut
+
+RECORD_EVERY = 10  # optimiser steps per loss in the curve
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """One row of the training curve, see schemas/measures.py."""
+
+    step: int
+    kind: str
+    position: int
+    value: float
+
+
+@dataclass
+class Clock:
+    """Seconds spent per activity, and rows trained, in this process."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    rows: int = 0
+    steps: int = 0
+
+    @contextmanager
+    def measure(self, activity: str) -> Iterator[None]:
+        """Add the block's time to an activity."""
+        started = time.perf_counter()
+        yield
+        self.seconds[activity] = self.seconds.get(activity, 0.0) + time.perf_counter() - started
+
+    def summary(self) -> dict[str, float]:
+        """Seconds per activity, rates, and shares of the step's time."""
+        step = sum(self.seconds.get(name, 0.0) for name in ("load", "gradient", "update", "checkpoint"))
+        shares = {f"{name}_share": self.seconds.get(name, 0.0) / step for name in ("load", "gradient") if step}
+        seconds = {f"{name}_seconds": value for name, value in self.seconds.items()}
+        rate = {"rows_per_second": self.rows / step} if step else {}
+        return seconds | shares | rate | {"rows": float(self.rows), "steps": float(self.steps)}
+
+
+@dataclass
+class Window:
+    """Cross-entropy since the last point of the curve."""
+
+    cross_entropy: list[float]
+    counts: list[int]
+
+    @classmethod
+    def empty(cls, steps: int) -> Window:
+        """Nothing yet."""
+        return cls([0.0] * steps, [0] * steps)
+
+    def add(self, parts: list[PartGradient], counts: list[int]) -> None:
+        """Add a batch."""
+        for part in parts:
+            self.cross_entropy = [a + b for a, b in zip(self.cross_entropy, part.cross_entropy.tolist(), strict=True)]
+        self.counts = [a + b for a, b in zip(self.counts, counts, strict=True)]
+
+
+class Training:
+    """One training run of a draft; `run` may go on where a killed process stopped."""
+
+    def __init__(
+        self,
+        draft: Eagle3Draft,
+        teacher: TeacherParts,
+        aux_scale: Tensor,
+        train: SequenceStore,
+        heldout: SequenceStore,
+        spec: TrainingSpec,
+        seed: int,
+    ) -> None:
+        """`draft` reads scaled states; it is trained in place."""
+        draft.requires_grad_(True)
+        draft.lm_head.requires_grad_(spec.train_head)
+        self._draft, self._spec, self._store = draft, spec, train
+        self._device = teacher.embedding.device
+        head = teacher.head[draft.target_ids()]
+        self._test = TrainingTimeTest(teacher.embedding, head, aux_scale, spec.ttt_steps, spec.step_decay)
+        self._heldout = HeldOut(heldout, teacher.head)
+        self._plan = BatchPlan(len(train), spec.batch_sequences, spec.epochs, seed)
+        self._named = [(name, p) for name, p in draft.named_parameters() if p.requires_grad]
+        self._parameters = [parameter for _, parameter in self._named]
+        self.curve: list[CurvePoint] = []
+        self.clock = Clock()
+
+    @property
+    def steps(self) -> int:
+        """Optimiser steps in all."""
+        return self._plan.steps
+
+    def run(self, folder: Path, threads: int) -> None:
+        """Train to the end.
+
+        Args:
+            folder: where the checkpoints are.
+            threads: parts of a batch that are computed at the same time.
+
+        Raises:
+            DraftError: the loss is not finite.
+        """
+        checkpoints = Checkpoints(folder)
+        try:
+            with crew_of(threads) as crew, progress("train", self.steps, "steps") as meter:
+                optimiser = Optimiser(self._parameters, self._spec, crew)
+                window = Window.empty(self._spec.ttt_steps)
+                start = self._resume(checkpoints.newest(), optimiser, window)
+                meter.advance(start)
+                if not start:
+                    self._evaluate(0, crew)
+                with prefetched(self._store, self._plan, start) as batches:
+                    for step in range(start, self.steps):
+                        self._step(step, batches, optimiser, window, crew)
+                        done = step + 1
+                        if done % self._spec.evaluate_every == 0 or done == self.steps:
+                            self._evaluate(done, crew)
+                        if done % self._spec.checkpoint_every == 0 and done < self.steps:
+                            with self.clock.measure("checkpoint"):
+                                checkpoints.save(self._checkpoint(done, optimiser, window))
+                        meter.advance(1)
+                checkpoints.wait()
+        finally:
+            checkpoints.close()
+
+    def _step(self, step: int, batches: Iterator[list[Any]], optimiser: Optimiser, window: Window, crew: Crew) -> None:
+        with self.clock.measure("load"):
+            batch = [sequence.to(self._device) for sequence in next(batches)]
+        with self.clock.measure("gradient"):
+            parts = batch_gradient(self._draft, self._test, batch, self._parameters, crew)
+        rate = learning_rate(step, self.steps, self._spec)
+        with self.clock.measure("update"):
+            norm = optimiser.step(parts, rate)
+        if not math.isfinite(norm):
+            raise DraftError(
+                f"the gradient of step {step} is not finite: lower training.learning_rate, "
+                f"now {self._spec.learning_rate}"
+            )
+        counts = self._test.counts(batch)
+        window.add(parts, counts)
+        self.clock.rows += counts[0]
+        self.clock.steps += 1
+        if (step + 1) % RECORD_EVERY == 0 or step + 1 == self.steps:
+            self._record(step + 1, rate, window)
+
+    def _record(self, done: int, rate: float, window: Window) -> None:
+        for position, (total, count) in enumerate(zip(window.cross_entropy, window.counts, strict=True)):
+            if count:
+                self.curve.append(CurvePoint(done, "loss", position, total / count))
+        self.curve.append(CurvePoint(done, "learning_rate", 0, rate))
+        empty = Window.empty(self._spec.ttt_steps)
+        window.cross_entropy, window.counts = empty.cross_entropy, empty.counts
+
+    def _evaluate(self, done: int, crew: Crew) -> None:
+        with self.clock.measure("evaluate"):
+            simulated = self._heldout.measure(self._draft, self._test, crew)
+        for position, share in enumerate(simulated.acceptance):
+            self.curve.append(CurvePoint(done, "simulated_acceptance", position, share))
+        self.curve.append(CurvePoint(done, "simulated_length", 0, simulated.length))
+
+    def _checkpoint(self, done: int, optimiser: Optimiser, window: Window) -> Checkpoint:
+        tensors = {}
+        for index, (name, parameter) in enumerate(self._named):
+            tensors[f"weight.{name}"] = parameter.detach().to("cpu", copy=True)
+            for moment, value in optimiser.state(index).items():
+                tensors[f"{moment}.{name}"] = value.cpu()
+        curve = [[point.step, point.kind, point.position, point.value] for point in self.curve]
+        return Checkpoint(
+            done, tensors, {"curve": curve, "cross_entropy": window.cross_entropy, "counts": window.counts}
+        )
+
+    @torch.no_grad()
+    def _resume(self, checkpoint: Checkpoint | None, optimiser: Optimiser, window: Window) -> int:
+        """Put a checkpoint back; returns the steps done, 0 without one."""
+        if checkpoint is None:
+            return 0
+        for index, (name, parameter) in enumerate(self._named):
+            parameter.copy_(checkpoint.tensors[f"weight.{name}"])
+            moments = {m: checkpoint.tensors[f"{m}.{name}"].to(parameter.device) for m in MOMENTS}
+            optimiser.restore(index, moments, checkpoint.step)
+        self.curve = [CurvePoint(*row) for row in checkpoint.notes["curve"]]
+        window.cross_entropy, window.counts = checkpoint.notes["cross_entropy"], checkpoint.notes["counts"]
+        return checkpoint.step

@@ -1,0 +1,53 @@
+"""What training sees of one conversation, and the parts of the target that teach. Plain tensors: no model, no files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """Ids and hidden states of one prompt with its answer.
+
+    Row t of the draft reads `aux[t]` and token t+1 and guesses token t+2; the target's own scores for token t+2 come
+    from the last state of position t+1.
+    """
+
+    token_ids: Tensor  # int64 (length,)
+    aux: Tensor  # (length, 3·target_hidden), output of the three auxiliary layers
+    last: Tensor  # (length - last_from, target_hidden), after the target's final norm
+    last_from: int
+    prompt_length: int
+
+    @property
+    def first_served(self) -> int:
+        """The first row that an engine drafts from: it has read the prompt and the answer's first token."""
+        return self.prompt_length - 1
+
+    @property
+    def served(self) -> int:
+        """Number of rows from `first_served` on whose next guess lies inside the sequence; 0 for a one-token answer."""
+        return max(len(self.token_ids) - 1 - self.prompt_length, 0)
+
+    def teacher_states(self) -> Tensor:
+        """The last states that score what the served rows guess, (served, target_hidden)."""
+        start = self.prompt_length - self.last_from
+        return self.last[start : start + self.served]
+
+    def to(self, device: torch.device) -> Sequence:
+        """The same on another device."""
+        if self.aux.device == device:
+            return self
+        moved = (tensor.to(device, non_blocking=True) for tensor in (self.token_ids, self.aux, self.last))
+        return Sequence(*moved, last_from=self.last_from, prompt_length=self.prompt_length)
+
+
+@dataclass(frozen=True)
+class TeacherParts:
+    """The two frozen matrices of the target that training needs, float32."""
+
+    embedding: Tensor  # (vocab, hidden)
+    head: Tensor  # (vocab, target_hidden)

@@ -1,0 +1,141 @@
+"""The two tasks of training: the draft's first weights, and the trained draft with its curve."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from schemas.corpus import VOCABULARY
+from schemas.errors import DraftError
+from schemas.measures import TRAINING_CURVE
+from schemas.recipe import ComputeSpec, DraftSpec, TargetSpec, TrainingSpec
+from tasks.artifacts.artifact import Shards
+from tasks.artifacts.store import require_space
+from tasks.artifacts.task import artifact_task, workspace
+from tasks.draft.checkpoint import CONFIG, WEIGHTS, load_draft, write_checkpoint
+from tasks.draft.model import Eagle3Draft
+from tasks.target.model import Target, load_target
+from tasks.train.aux_scale import as_columns, fold, measure_aux_scale, unfold
+from tasks.train.checkpoints import COPIES_ON_DISK
+from tasks.train.initialise import draft_config, fresh_draft, take_from_target
+from tasks.train.loader import SequenceStore
+from tasks.train.loop import Training
+from tasks.train.sequence import TeacherParts
+
+_FLOAT_BYTES = 4
+_VALUES_PER_WEIGHT = 3  # itself and two moments
+
+
+@artifact_task(version="1", exclude=("target_spec", "compute"))
+def initialise_draft(
+    target: Shards,
+    vocabulary: Shards,
+    states: list[Shards],
+    spec: DraftSpec,
+    seed: int,
+    target_spec: TargetSpec,
+    compute: ComputeSpec,
+) -> Shards:
+    """The untrained draft: parts "config" and "weights" (float32, reads raw states); facts: aux_scale, parameters."""
+    torch.set_num_threads(compute.threads_per_worker)
+    scale = measure_aux_scale(SequenceStore(states, "train"))
+    target_ids = torch.tensor(vocabulary.table(VOCABULARY.name)["target_id"].to_pylist(), dtype=torch.int64)
+    config = draft_config(target.facts, spec, len(target_ids), common_layers(states))
+    draft = fresh_draft(config, target_ids, seed)
+    if spec.initialise_from_target:
+        model = load_target(target, target_spec)
+        head = teacher_parts(model, torch.device("cpu")).head
+        take_from_target(draft, model.layers[-1].state_dict(), final_norm(model), head)
+    fold(draft, scale)
+    return _publish(draft, {"aux_scale": scale})
+
+
+@artifact_task(version="1", exclude=("target_spec", "compute"))
+def train_draft(
+    target: Shards,
+    initial: Shards,
+    vocabulary: Shards,
+    states: list[Shards],
+    spec: TrainingSpec,
+    seed: int,
+    target_spec: TargetSpec,
+    compute: ComputeSpec,
+) -> Shards:
+    """The trained draft: parts "config", "weights" and "curve"; goes on from its last checkpoint after a kill.
+
+    Raises:
+        DraftError: the draft's vocabulary is not `vocabulary`, or training diverges.
+        StoreError: the checkpoints do not fit on the disk.
+    """
+    draft, scale = load_draft(initial), list(initial.facts["aux_scale"])
+    if draft.target_ids().tolist() != vocabulary.table(VOCABULARY.name)["target_id"].to_pylist():
+        raise DraftError("the initial draft was made for another vocabulary: make it again")
+    weights = sum(parameter.numel() for parameter in draft.parameters())
+    require_space(weights * _FLOAT_BYTES * (_VALUES_PER_WEIGHT * COPIES_ON_DISK + 1), "training, with its checkpoints,")
+    device = training_device(target_spec)
+    unfold(draft, scale)
+    training = Training(
+        draft.to(device),
+        teacher_parts(load_target(target, target_spec), device),
+        as_columns(scale, draft).to(device),
+        SequenceStore(states, "train"),
+        SequenceStore(states, "heldout"),
+        spec,
+        seed,
+    )
+    training.run(workspace().path(CONFIG).parent, compute.training_threads)
+    fold(draft, scale)
+    workspace().add_table(
+        "curve", "curve.parquet", TRAINING_CURVE.table([asdict(point) for point in training.curve]), TRAINING_CURVE
+    )
+    return _publish(draft, {"aux_scale": scale, "steps": training.steps}, training.clock.summary())
+
+
+def common_layers(states: list[Shards]) -> list[int]:
+    """The auxiliary layers that all hidden states were captured from.
+
+    Raises:
+        DraftError: they differ.
+    """
+    layers = [list(artifact.facts["aux_layers"]) for artifact in states]
+    if any(found != layers[0] for found in layers):
+        raise DraftError(f"the hidden states come from different layers {layers}: extract them again")
+    return layers[0]
+
+
+def training_device(spec: TargetSpec) -> torch.device:
+    """Where the draft is trained: the target's device, and for `auto` the first GPU if there is one."""
+    if spec.device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(spec.device)
+
+
+@torch.no_grad()
+def teacher_parts(target: Target, device: torch.device) -> TeacherParts:
+    """The target's embeddings, as its layers read them, and its head, in float32."""
+    head: Any = target.model.get_output_embeddings()
+    ids = torch.arange(target.facts["vocab_size"], device=target.device)
+    return TeacherParts(target.embed(ids).to(device, torch.float32), head.weight.detach().to(device, torch.float32))
+
+
+def final_norm(target: Target) -> torch.Tensor:
+    """The weight of the target's last norm, (hidden,).
+
+    Raises:
+        DraftError: the target has none.
+    """
+    weight = getattr(getattr(target.decoder, "norm", None), "weight", None)
+    if weight is None:
+        raise DraftError("the target has no final norm to start from: set draft.initialise_from_target: false")
+    return weight.detach()
+
+
+def _publish(draft: Eagle3Draft, facts: dict[str, Any], measures: dict[str, float] | None = None) -> Shards:
+    space = workspace()
+    write_checkpoint(space.path(CONFIG).parent, draft, torch.float32)
+    space.add_file("config", CONFIG)
+    space.add_file("weights", WEIGHTS)
+    parameters = sum(parameter.numel() for parameter in draft.parameters())
+    return space.publish(facts | {"parameters": parameters}, measures)

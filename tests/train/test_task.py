@@ -1,0 +1,50 @@
+"""The two tasks over a tiny target: from hidden states to a trained draft."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from schemas.corpus import VOCABULARY
+from schemas.errors import DraftError
+from schemas.measures import TRAINING_CURVE
+from schemas.recipe import ComputeSpec, DraftSpec, TargetSpec
+from tasks.artifacts.artifact import Shards
+from tasks.draft.checkpoint import load_draft
+from tasks.train.task import initialise_draft, train_draft
+from tests.rows import run_body, stored
+from tests.train.small import random_sequence
+from tests.train.states import SPEC, stored_states
+
+COMPUTE = ComputeSpec(training_threads=1)
+
+
+def vocabulary_of(*target_ids: int) -> Shards:
+    rows = [{"draft_id": n, "target_id": target, "count": 1, "forced": False} for n, target in enumerate(target_ids)]
+    return stored(f"vocabulary-{len(target_ids)}", "vocabulary", VOCABULARY, [VOCABULARY.table(rows)])
+
+
+def test_from_states_to_a_trained_draft(store: Path, tiny_artifact: Shards, tiny_spec: TargetSpec) -> None:
+    sequences = [random_sequence(3, 9, seed, hidden=64, vocab=49152) for seed in range(8)]
+    states, vocabulary = [stored_states(sequences, "states")], vocabulary_of(*range(0, 1000, 5))
+    given = (vocabulary, states)
+    initial = run_body(initialise_draft, tiny_artifact, *given, DraftSpec(), 3, tiny_spec, COMPUTE)
+    trained = run_body(train_draft, tiny_artifact, initial, *given, SPEC, 3, tiny_spec, COMPUTE)
+
+    first, last = load_draft(initial), load_draft(trained)
+    assert last.target_ids().tolist() == list(range(0, 1000, 5))
+    assert not torch.equal(first.fc.weight, last.fc.weight)
+    assert trained.facts["aux_scale"] == initial.facts["aux_scale"]
+    curve = TRAINING_CURVE.check(trained.table("curve"), "curve").to_pylist()
+    assert {row["kind"] for row in curve} == {"loss", "learning_rate", "simulated_acceptance", "simulated_length"}
+    assert trained.measures["steps"] == trained.facts["steps"]
+    assert [path.name for path in trained.file("weights").parent.glob("checkpoint-*")] == []
+
+    again = run_body(train_draft, tiny_artifact, initial, *given, SPEC, 3, tiny_spec, COMPUTE, name="again")
+    assert again.digest() == trained.digest()
+    with pytest.raises(DraftError, match="another vocabulary"):
+        run_body(
+            train_draft, tiny_artifact, initial, vocabulary_of(1, 2), states, SPEC, 3, tiny_spec, COMPUTE, name="other"
+        )

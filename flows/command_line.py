@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
+from flows.interruption import stopping_at_once
 from schemas.errors import EyasError
 from schemas.recipe import Recipe, load_recipe
 
@@ -37,7 +38,7 @@ def run(recipe: Recipe) -> None:
     """Run `build_draft` in this process, on the local Prefect server when one is up, else on an ephemeral one."""
     from flows.build_draft import build_draft
 
-    with local_server():
+    with local_server(), stopping_at_once():
         build_draft(recipe)
 
 

@@ -21,7 +21,7 @@ from tasks.draft.model import Eagle3Draft
 log = logging.getLogger("eyas.train")
 
 _SPREAD = 0.02  # standard deviation of random weights, as in Llama
-_BRANCH_SHARE = 0.1  # the last layer adds to states far larger than the fused one, which it would drown
+_BRANCH_SHARE = 0.02  # the last layer adds to states far larger than the fused one, which it would drown
 
 
 def draft_config(
@@ -69,7 +69,7 @@ def draft_config(
 
 @torch.no_grad()
 def fresh_draft(config: DraftConfig, target_ids: Tensor, seed: int) -> Eagle3Draft:
-    """A draft of seeded random weights; fc passes the mean of the three (scaled) states on, plus noise."""
+    """A draft of seeded random weights; fc passes the highest of the three (scaled) states on, plus noise."""
     draft = Eagle3Draft(config)
     draft.set_vocabulary(target_ids)
     generator = torch.Generator().manual_seed(seed)
@@ -77,7 +77,7 @@ def fresh_draft(config: DraftConfig, target_ids: Tensor, seed: int) -> Eagle3Dra
         if parameter.ndim > 1:
             parameter.normal_(0.0, _SPREAD, generator=generator)
     if config.hidden_size == config.target_hidden_size:
-        draft.fc.weight += torch.eye(config.hidden_size).repeat(1, 3) / 3
+        draft.fc.weight[:, -config.hidden_size :] += torch.eye(config.hidden_size)
     return draft
 
 

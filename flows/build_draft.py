@@ -19,7 +19,7 @@ from tasks.artifacts.serializer import ParquetSerializer
 from tasks.benchmark.task import measure_acceptance
 from tasks.corpus.task import build_corpus, build_vocabulary
 from tasks.export.task import export_draft
-from tasks.extract.task import extract_states, probe_target
+from tasks.extract.task import extract_states, probe_target, require_space_for_states
 from tasks.generate.task import generate_answers
 from tasks.prompts.locate import locate_sources
 from tasks.prompts.task import gather_prompts
@@ -94,6 +94,7 @@ def _vocabulary_and_states(
     shared = {"target": target, "spec": recipe.extraction, "target_spec": recipe.target, "compute": recipe.compute}
     probe = steps.submit(probe_target, "probe", prompts=prompts.split("train")[0], **shared)
     probe.result()
+    require_space_for_states(corpus=corpus, **shared)
     states = [
         steps.submit(extract_states, f"extract {shard.label}", corpus=shard, **shared)
         for shard in corpus.split("corpus")

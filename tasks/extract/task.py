@@ -8,12 +8,12 @@ import time
 import pyarrow as pa
 import torch
 
-from schemas.corpus import HIDDEN_STATES, PROBE
+from schemas.corpus import HIDDEN_STATES, PROBE, STATE_BYTES
 from schemas.errors import ProbeFailed, TemplateRefused
 from schemas.recipe import ComputeSpec, ExtractionSpec, TargetSpec
 from tasks.artifacts.artifact import Rows, Shards
 from tasks.artifacts.store import require_space
-from tasks.artifacts.task import artifact_task, workspace
+from tasks.artifacts.task import artifact_task, peek, workspace
 from tasks.extract.probe import PROMPTS, TOKENS, probe, refuse_failed
 from tasks.extract.states import aux_layers, extract_table, forecast_bytes
 from tasks.progress import progress
@@ -54,6 +54,24 @@ def extract_states(
         "tokens": tokens,
     }
     return space.publish(facts, {"extract_seconds": seconds, "tokens_per_second": tokens / max(seconds, 1e-9)})
+
+
+def require_space_for_states(
+    target: Shards, corpus: Shards, spec: ExtractionSpec, target_spec: TargetSpec, compute: ComputeSpec
+) -> None:
+    """Refuse to begin extraction when the states of the shards that are still missing would not fit.
+
+    Raises:
+        StoreError: gives the forecast and the free space.
+    """
+    inputs = {"target": target, "spec": spec, "target_spec": target_spec, "compute": compute}
+    shards = [(shard, shard.rows("corpus")) for shard in corpus.split("corpus")]
+    missing = sum(rows for shard, rows in shards if peek(extract_states, corpus=shard, **inputs) is None)
+    share = missing / max(sum(rows for _, rows in shards), 1)
+    states_per_token = len(aux_layers(spec, target.facts["num_layers"])) + 1
+    tokens = share * sum(corpus.facts["tokens"].values())
+    needed = int(tokens * states_per_token * target.facts["hidden_size"] * STATE_BYTES)
+    require_space(needed, f"extracting the hidden states of {missing:,} sequences")
 
 
 @artifact_task(version="1", exclude=("target_spec", "compute"))

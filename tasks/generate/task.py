@@ -19,6 +19,7 @@ from schemas.prompts import QUARANTINE
 from schemas.recipe import ComputeSpec, GenerationSpec, TargetSpec
 from tasks.artifacts.artifact import Shards
 from tasks.artifacts.keys import canonical
+from tasks.artifacts.store import require_space
 from tasks.artifacts.task import Workspace, artifact_task, workspace
 from tasks.generate.embedded import EmbeddedEngine
 from tasks.generate.engine import Answer, Engine, Request, Sampling
@@ -28,6 +29,7 @@ from tasks.target.model import load_target
 from tasks.target.text import load_tokenizer, render_prompt
 
 JOURNAL = "journal.jsonl"
+_BYTES_PER_TOKEN = 16  # id and text in the journal, and the id in the answers
 
 _log = logging.getLogger("eyas.generate")
 
@@ -84,6 +86,7 @@ def cut_batches(requests: Sequence[Request], size: int) -> list[list[Request]]:
 
 def answer_shard(shard: RenderedShard, engine: Engine, spec: GenerationSpec, seed: int, space: Workspace) -> Shards:
     """Generate the batches that the journal lacks, then write the answers in the order of the prompts."""
+    require_space(len(shard.requests) * spec.max_tokens * _BYTES_PER_TOKEN, "the journal of answers")
     sampling = Sampling(spec.max_tokens, spec.temperature, spec.top_p, seed)
     answers: dict[str, Answer] = {}
     started, generated = time.perf_counter(), 0

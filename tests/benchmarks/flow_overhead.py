@@ -58,12 +58,14 @@ def bare(folder: Path) -> float:
 
 def main() -> None:
     """Measure and print."""
-    with tempfile.TemporaryDirectory() as scratch, prefect_test_harness(server_startup_timeout=120):
-        store = {PREFECT_RESULTS_LOCAL_STORAGE_PATH: Path(scratch) / "store" / "results"}
-        with temporary_settings(store):
-            open_store()
-            plain = bare(Path(scratch) / "bare") / TASKS
-            computed, cached = many_tasks() / TASKS, many_tasks() / TASKS
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        prefect_test_harness(server_startup_timeout=120),
+        temporary_settings({PREFECT_RESULTS_LOCAL_STORAGE_PATH: Path(scratch) / "store" / "results"}),
+    ):
+        open_store()
+        plain = bare(Path(scratch) / "bare") / TASKS
+        computed, cached = many_tasks() / TASKS, many_tasks() / TASKS
     print(f"bare call {plain:.4f} s, task run {computed:.4f} s ({computed - plain:+.4f}), cached {cached:.4f} s")
 
 

@@ -121,12 +121,12 @@ def _train(
     }
     initial = steps.submit(initialise_draft, "initialise", spec=recipe.draft, **shared)
     trained = steps.submit(train_draft, "train", initial=initial, spec=recipe.training, **shared)
-    _measure(steps, recipe, target, "none", None, prompts)
-    if "ngram" in recipe.benchmark.baselines:
-        _measure(steps, recipe, target, "ngram", None, prompts)
     if "untrained" in recipe.benchmark.baselines:
         untrained = steps.submit(export_draft, "export untrained", draft=initial)
         _measure(steps, recipe, target, "untrained", untrained, prompts)
+    _measure(steps, recipe, target, "none", None, prompts)
+    if "ngram" in recipe.benchmark.baselines:
+        _measure(steps, recipe, target, "ngram", None, prompts)
     exported = steps.submit(export_draft, "export trained", draft=trained)
     _measure(steps, recipe, target, "trained", exported, prompts)
     return trained

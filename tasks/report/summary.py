@@ -11,6 +11,8 @@ from rich.table import Table
 from tasks.benchmark.statistics import Acceptance, Measured
 from tasks.report.steps import StepRow, StepTotal, totals
 
+_PAGE_WIDTH = 110
+
 STEP_HEADINGS = ("step", "runs", "rows", "quarantined", "tokens", "seconds", "size", "")
 ACCEPTANCE_HEADINGS = (
     "drafter",
@@ -23,9 +25,14 @@ ACCEPTANCE_HEADINGS = (
 )
 
 
-def print_summary(rows: Sequence[StepRow], measured: Measured, console: Console | None = None) -> None:
+def summary_console() -> Console:
+    """The terminal, or a page wide enough for the tables where the output goes to a file."""
+    console = Console()
+    return console if console.is_terminal else Console(width=_PAGE_WIDTH)
+
+
+def print_summary(rows: Sequence[StepRow], measured: Measured, console: Console) -> None:
     """Print both tables."""
-    console = console or Console()
     console.print(steps_table(rows))
     console.print(acceptance_table(measured))
     console.print(closing_line(rows))

@@ -22,7 +22,7 @@ from tasks.report.markdown import render_report
 from tasks.report.plots import write_plots
 from tasks.report.publish import publish
 from tasks.report.steps import Finished, StepRow
-from tasks.report.summary import print_summary
+from tasks.report.summary import print_summary, summary_console
 
 CURVE, ACCEPTANCES = "curve", "acceptance"  # parts of the training's and the benchmark's artifacts
 
@@ -65,8 +65,9 @@ def report_run(
         pa.concat_tables(acceptance) if acceptance else ACCEPTANCE.arrow.empty_table(),
         trained.table(CURVE),
     )
+    console = console or summary_console()
     print_summary(rows, report.measured, console)
-    (console or Console()).print(f"Report: {report.markdown}", soft_wrap=True)
+    console.print(f"Report: {report.markdown}", soft_wrap=True)
     if FlowRunContext.get() is not None:
         text = render_report(recipe.name, introduction(recipe), rows, report.measured, plots=False)
         publish(recipe.name, text, rows, report.measured, report.plots)

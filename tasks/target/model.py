@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -18,6 +19,9 @@ from tasks.artifacts.artifact import Shards
 from tasks.target.packed import can_pack, pack_linears
 from tasks.target.place import target_folder
 from tasks.target.text import load_tokenizer
+
+# On a CPU, masked attention that repeats the key-value heads spends half of its time on those copies.
+_GROUPED_ATTENTION = ("TRANSFORMERS_SDPA_FORCE_GQA", "1")
 
 _lock = threading.Lock()
 _loaded: dict[tuple[str, str, str], Target] = {}
@@ -148,6 +152,8 @@ def _load_model(target: Shards, spec: TargetSpec) -> Any:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
+    if spec.device == "cpu":
+        os.environ.setdefault(*_GROUPED_ATTENTION)
     folder = target_folder(target, spec)
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(

@@ -1,4 +1,4 @@
-"""A tiny recipe that takes seconds, a Prefect server of the tests' own, runs in processes, and a look into a store."""
+"""A tiny recipe that takes seconds, a Prefect server of the tests' own, and a store in which the recipe ran."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-import pyarrow.parquet as pq
 import pytest
 import yaml
 
-ROOT = Path(__file__).parents[2]
+from tests.e2e.runs import Runs, Server
+
 WORDS = [
     "river",
     "clock",
@@ -32,14 +31,6 @@ WORDS = [
     "ladder",
     "pepper",
 ]
-
-
-@dataclass(frozen=True)
-class Server:
-    """A running Prefect server."""
-
-    api: str
-    home: Path
 
 
 @pytest.fixture(scope="session")
@@ -113,66 +104,6 @@ def _write_prompts(path: Path, texts: list[str]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-class Runs:
-    """Flow runs on one store, each in a process of its own (see zygote.py)."""
-
-    def __init__(self, store: Path, server: Server, log: Path) -> None:
-        self.store, self.log = store, log
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.e2e.zygote"],
-            cwd=ROOT,
-            env=run_environment(store, server),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self._line() == "ready"
-
-    def __enter__(self) -> Runs:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self._process.kill()
-        self._process.wait()
-
-    def start(self, recipe: Path) -> int:
-        """Start a run; returns its process id."""
-        assert self._process.stdin
-        self._process.stdin.write(f"{recipe} {self.log}\n")
-        self._process.stdin.flush()
-        return int(self._line().removeprefix("started "))
-
-    def wait(self) -> int:
-        """The exit code of the run that was started last."""
-        return int(self._line().split()[-1])
-
-    def run(self, recipe: Path) -> int:
-        """Run to the end."""
-        self.start(recipe)
-        return self.wait()
-
-    def said(self) -> str:
-        """The end of what the runs printed, for messages of failed assertions."""
-        return self.log.read_text()[-4000:]
-
-    def _line(self) -> str:
-        assert self._process.stdout
-        return self._process.stdout.readline().strip()
-
-
-def run_environment(store: Path, server: Server) -> dict[str, str]:
-    """The environment of a flow run's process."""
-    environment = os.environ | {
-        "EYAS_STORE": str(store),
-        "PREFECT_HOME": str(server.home),
-        "PREFECT_API_URL": server.api,
-        "PYTHONPATH": str(ROOT),
-        "OMP_NUM_THREADS": "1",
-    }
-    environment.pop("PREFECT_RESULTS_LOCAL_STORAGE_PATH", None)
-    return environment
-
-
 @pytest.fixture(scope="session")
 def finished_store(tiny_recipe: Path, server: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store in which the tiny recipe ran undisturbed; tests work on copies of it."""
@@ -180,26 +111,3 @@ def finished_store(tiny_recipe: Path, server: Server, tmp_path_factory: pytest.T
     with Runs(folder / "store", server, folder / "log") as runs:
         assert runs.run(tiny_recipe) == 0, runs.said()
     return folder / "store"
-
-
-@dataclass(frozen=True)
-class Record:
-    """One committed artifact of a store."""
-
-    key: str
-    task: str
-    digest: str
-    task_run: str
-
-
-def committed(store: Path) -> dict[str, Record]:
-    """The committed artifacts of a store by key; failures, which Prefect keeps too, are left out."""
-    records = {}
-    for path in (store / "index").rglob("*.json"):
-        key = str(path.relative_to(store / "index")).removesuffix(".json")
-        head = json.loads((pq.read_schema(store / "results" / key).metadata or {})[b"eyas"])
-        if head["kind"] == "failure":
-            continue
-        stored = json.loads(path.read_bytes())["artifact"]
-        records[key] = Record(key, key.split("/")[0], head["digest"], stored.get("task_run_id", ""))
-    return records

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Runs, Server, committed
+from tests.e2e.runs import Runs, Server, committed
 
 KILLS = 40
 JOURNALED = re.compile(r"journaled batch (\w+)")

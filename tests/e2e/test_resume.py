@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.e2e.conftest import Runs, Server, committed
+from tests.e2e.runs import Runs, Server, committed
 
 pytestmark = pytest.mark.slow
 

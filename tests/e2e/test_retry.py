@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.e2e.conftest import ROOT, Server, committed, run_environment
+from tests.e2e.runs import ROOT, Server, committed, run_environment
 
 SERVE = """
 import sys

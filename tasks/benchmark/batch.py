@@ -11,15 +11,7 @@ import torch
 from torch import Tensor
 
 from tasks.benchmark.verify import Uniforms, Verdict
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """A benchmark prompt as token ids."""
-
-    prompt_id: str
-    dataset: str
-    ids: tuple[int, ...]
+from tasks.target.rendering import RenderedPrompt
 
 
 @dataclass(frozen=True)
@@ -42,7 +34,7 @@ class Answer:
     the turn, the drafts after it do not count as accepted.
     """
 
-    prompt: Prompt
+    prompt: RenderedPrompt
     temperature: float
     chain: int
     random: np.random.Generator
@@ -77,7 +69,9 @@ class Batch:
         active: int64, numbers of the rows that are not done.
     """
 
-    def __init__(self, prompts: Sequence[Prompt], settings: DecodeSettings, drafter: str, device: torch.device) -> None:
+    def __init__(
+        self, prompts: Sequence[RenderedPrompt], settings: DecodeSettings, drafter: str, device: torch.device
+    ) -> None:
         self.settings, self.device = settings, device
         self.answers = [
             Answer(

@@ -11,11 +11,12 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from tasks.benchmark.batch import Answer, Batch, DecodeSettings, Prompt
+from tasks.benchmark.batch import Answer, Batch, DecodeSettings
 from tasks.benchmark.cache import SlotCache
 from tasks.benchmark.drafters import Drafter
 from tasks.benchmark.verify import Proposal, verify
 from tasks.target.model import Target
+from tasks.target.rendering import RenderedPrompt
 
 _COMPACT_BELOW = 0.75  # share of rows still active under which copying the caches is cheaper than carrying done rows
 
@@ -25,7 +26,7 @@ def decode(
     target: Target,
     drafter: Drafter,
     name: str,
-    prompts: Sequence[Prompt],
+    prompts: Sequence[RenderedPrompt],
     settings: DecodeSettings,
     report: Callable[[int], None] = lambda ended: None,
 ) -> list[Answer]:

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 import torch
 
-from schemas.errors import ArtifactInvalid, DraftError, TemplateRefused
+from schemas.errors import ArtifactInvalid, DraftError
 from schemas.measures import ACCEPTANCE
 from schemas.prompts import QUARANTINE
 from schemas.recipe import BenchmarkSpec, ComputeSpec, TargetSpec
 from tasks.artifacts.artifact import Shards
 from tasks.artifacts.files import read_table, write_table
 from tasks.artifacts.task import Workspace, artifact_task, workspace
-from tasks.benchmark.batch import Answer, DecodeSettings, Prompt
+from tasks.benchmark.batch import Answer, DecodeSettings
 from tasks.benchmark.decode import decode
 from tasks.benchmark.drafters import Drafter, EagleDrafter, NgramDrafter, PlainDrafter
 from tasks.draft.checkpoint import load_draft
 from tasks.progress import progress
 from tasks.target.model import Target, load_target
-from tasks.target.text import load_tokenizer, render_prompt
+from tasks.target.rendering import RenderedShard, cut_batches, render_shard
+from tasks.target.text import load_tokenizer
 
 
 @artifact_task(version="1", exclude=("target_spec", "compute"))
@@ -58,16 +57,9 @@ def measure_acceptance(
     model = load_target(target, target_spec)
     make = drafter_factory(drafter, draft, model, spec)
     table = pa.concat_tables(prompts.tables("benchmark"))
-    shard = render_shard(table, load_tokenizer(target, target_spec), target.facts, spec)
+    room = spec.max_tokens + spec.chain
+    shard = render_shard(table, load_tokenizer(target, target_spec), target.facts, room, "benchmark")
     return measure_shard(shard, model, drafter, make, settings_of(drafter, spec, seed, target.facts), spec, workspace())
-
-
-@dataclass(frozen=True)
-class RenderedShard:
-    """The prompts of a shard as ids, in the order of the table, and the rows that cannot be decoded."""
-
-    prompts: list[Prompt]
-    quarantine: list[dict[str, Any]]
 
 
 def drafter_factory(name: str, draft: Shards | None, target: Target, spec: BenchmarkSpec) -> Callable[[], Drafter]:
@@ -100,30 +92,6 @@ def settings_of(drafter: str, spec: BenchmarkSpec, seed: int, facts: dict[str, A
         end_ids=tuple(facts["eos_ids"]),
         seed=seed,
     )
-
-
-def render_shard(table: pa.Table, tokenizer: Any, facts: dict[str, Any], spec: BenchmarkSpec) -> RenderedShard:
-    """Render every prompt; one that leaves no room for `max_tokens` and a chain in the context is quarantined."""
-    shard = RenderedShard([], [])
-    needed = spec.max_tokens + spec.chain
-    for row in table.to_pylist():
-        try:
-            ids = render_prompt(tokenizer, json.loads(row["messages"]), facts["template_switches"])
-        except TemplateRefused as exc:
-            shard.quarantine.append(_quarantined(row, "template_refused", str(exc)))
-            continue
-        if len(ids) + needed > facts["context"]:
-            detail = f"{len(ids)} ids and {needed} for answer and chain do not fit in a context of {facts['context']}"
-            shard.quarantine.append(_quarantined(row, "prompt_too_long", detail))
-            continue
-        shard.prompts.append(Prompt(row["prompt_id"], row["dataset"], tuple(ids)))
-    return shard
-
-
-def cut_batches(prompts: Sequence[Prompt], size: int) -> list[list[Prompt]]:
-    """Batches of similar prompt length, the same for the same shard."""
-    ordered = sorted(prompts, key=lambda prompt: (len(prompt.ids), prompt.prompt_id))
-    return [ordered[begin : begin + size] for begin in range(0, len(ordered), size)]
 
 
 def measure_shard(
@@ -175,15 +143,4 @@ def acceptance_row(answer: Answer, drafter: str) -> dict[str, Any]:
         "drafted": answer.drafted,
         "accepted": answer.accepted,
         "accepted_by_position": answer.accepted_by_position,
-    }
-
-
-def _quarantined(row: dict[str, Any], reason: str, detail: str) -> dict[str, Any]:
-    return {
-        "step": "benchmark",
-        "dataset": row["dataset"],
-        "source_key": row["prompt_id"],
-        "reason": reason,
-        "detail": detail,
-        "raw": row["messages"].encode(),
     }

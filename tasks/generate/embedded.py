@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tasks.generate.engine import Answer, Request, Sampling
+from tasks.generate.engine import Answer, Sampling
 from tasks.target.decoding import Choose, decode, greedy, ignore
 from tasks.target.model import Target
+from tasks.target.rendering import RenderedPrompt
 from tasks.target.sampling import draw, next_token_probabilities, row_uniforms
 
 
@@ -24,28 +25,28 @@ class EmbeddedEngine:
         self.eos_ids: list[int] = target.facts["eos_ids"]
 
     def generate(
-        self, batch: Sequence[Request], sampling: Sampling, report: Callable[[int], None] = ignore
+        self, batch: Sequence[RenderedPrompt], sampling: Sampling, report: Callable[[int], None] = ignore
     ) -> list[Answer]:
         """Answer a batch, row for row."""
-        prompts = [request.prompt_ids for request in batch]
+        prompts = [list(prompt.ids) for prompt in batch]
         choose = sampler(batch, sampling, self.target.device) if sampling.temperature else greedy
         outputs = decode(self.target, prompts, sampling.max_tokens, choose, self.eos_ids, report)
         tokenizer = self.target.tokenizer
         return [
             Answer(
-                prompt_id=request.prompt_id,
+                prompt_id=prompt.prompt_id,
                 output_ids=ids,
                 text=tokenizer.decode(ids, skip_special_tokens=True),
                 finish_reason="stop" if ids[-1] in self.eos_ids else "length",
-                prompt_tokens=len(request.prompt_ids),
+                prompt_tokens=len(prompt.ids),
                 completion_tokens=len(ids),
             )
-            for request, ids in zip(batch, outputs, strict=True)
+            for prompt, ids in zip(batch, outputs, strict=True)
         ]
 
 
-def sampler(batch: Sequence[Request], sampling: Sampling, device: torch.device) -> Choose:
-    """Draws each request's tokens with that request's own numbers."""
+def sampler(batch: Sequence[RenderedPrompt], sampling: Sampling, device: torch.device) -> Choose:
+    """Draws each prompt's tokens with that prompt's own numbers."""
     numbers = [row_uniforms(sampling.seed, r.prompt_id, sampling.temperature, sampling.max_tokens) for r in batch]
     uniforms = torch.from_numpy(np.stack(numbers)).to(device)
 

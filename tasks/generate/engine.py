@@ -6,13 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-
-@dataclass(frozen=True)
-class Request:
-    """One rendered prompt."""
-
-    prompt_id: str
-    prompt_ids: list[int]
+from tasks.target.rendering import RenderedPrompt
 
 
 @dataclass(frozen=True)
@@ -42,8 +36,10 @@ class Engine(Protocol):
 
     name: str
 
-    def generate(self, batch: Sequence[Request], sampling: Sampling, report: Callable[[int], None]) -> list[Answer]:
-        """One answer per request, in order; `report` is told how many answers ended, as they do.
+    def generate(
+        self, batch: Sequence[RenderedPrompt], sampling: Sampling, report: Callable[[int], None]
+    ) -> list[Answer]:
+        """One answer per prompt, in order; `report` is told how many answers ended, as they do.
 
         Raises:
             EngineError: the engine failed, or answered something that cannot be used.

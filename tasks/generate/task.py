@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import pyarrow as pa
 import torch
 
 from schemas.answers import ANSWERS
-from schemas.errors import EngineError, TemplateRefused
+from schemas.errors import EngineError
 from schemas.prompts import QUARANTINE
 from schemas.recipe import ComputeSpec, GenerationSpec, TargetSpec
 from tasks.artifacts.artifact import Shards
@@ -22,12 +21,14 @@ from tasks.artifacts.keys import canonical
 from tasks.artifacts.store import require_space
 from tasks.artifacts.task import Workspace, artifact_task, workspace
 from tasks.generate.embedded import EmbeddedEngine
-from tasks.generate.engine import Answer, Engine, Request, Sampling
+from tasks.generate.engine import Answer, Engine, Sampling
 from tasks.generate.journal import Journal
 from tasks.progress import progress
 from tasks.target.model import load_target
-from tasks.target.text import load_tokenizer, render_prompt
+from tasks.target.rendering import RenderedPrompt, RenderedShard, cut_batches, render_shard
+from tasks.target.text import load_tokenizer
 
+STEP = "generate"
 JOURNAL = "journal.jsonl"
 _BYTES_PER_TOKEN = 16  # id and text in the journal, and the id in the answers
 
@@ -47,51 +48,18 @@ def generate_answers(
     engine = EmbeddedEngine(load_target(target, target_spec))
     tokenizer = load_tokenizer(target, target_spec)
     table = pa.concat_tables(prompts.tables("train"))
-    prepared = render_shard(table, tokenizer, target.facts, spec.max_tokens)
+    prepared = render_shard(table, tokenizer, target.facts, spec.max_tokens, STEP)
     return answer_shard(prepared, engine, spec, seed, workspace())
-
-
-@dataclass(frozen=True)
-class RenderedShard:
-    """Prompts of one shard as ids, their dataset by prompt id, and the rows that cannot be answered."""
-
-    requests: list[Request]
-    datasets: dict[str, str]
-    quarantine: list[dict[str, Any]]
-
-
-def render_shard(prompts: pa.Table, tokenizer: Any, facts: dict[str, Any], max_tokens: int) -> RenderedShard:
-    """Render every prompt; one that leaves no room for `max_tokens` in the context is quarantined."""
-    shard = RenderedShard([], {}, [])
-    for row in prompts.to_pylist():
-        try:
-            ids = render_prompt(tokenizer, json.loads(row["messages"]), facts["template_switches"])
-        except TemplateRefused as exc:
-            shard.quarantine.append(_quarantined(row, "template_refused", str(exc)))
-            continue
-        if len(ids) + max_tokens > facts["context"]:
-            detail = f"{len(ids)} ids and max_tokens {max_tokens} do not fit in a context of {facts['context']}"
-            shard.quarantine.append(_quarantined(row, "prompt_too_long", detail))
-            continue
-        shard.requests.append(Request(row["prompt_id"], ids))
-        shard.datasets[row["prompt_id"]] = row["dataset"]
-    return shard
-
-
-def cut_batches(requests: Sequence[Request], size: int) -> list[list[Request]]:
-    """Batches of similar prompt length, the same for the same shard."""
-    ordered = sorted(requests, key=lambda request: (len(request.prompt_ids), request.prompt_id))
-    return [ordered[begin : begin + size] for begin in range(0, len(ordered), size)]
 
 
 def answer_shard(shard: RenderedShard, engine: Engine, spec: GenerationSpec, seed: int, space: Workspace) -> Shards:
     """Generate the batches that the journal lacks, then write the answers in the order of the prompts."""
-    require_space(len(shard.requests) * spec.max_tokens * _BYTES_PER_TOKEN, "the journal of answers")
+    require_space(len(shard.prompts) * spec.max_tokens * _BYTES_PER_TOKEN, "the journal of answers")
     sampling = Sampling(spec.max_tokens, spec.temperature, spec.top_p, seed)
     answers: dict[str, Answer] = {}
     started, generated = time.perf_counter(), 0
-    with Journal(space.path(JOURNAL)) as journal, progress("generate", len(shard.requests), "answers") as bar:
-        for batch in cut_batches(shard.requests, spec.batch_size):
+    with Journal(space.path(JOURNAL)) as journal, progress("generate", len(shard.prompts), "answers") as bar:
+        for batch in cut_batches(shard.prompts, spec.batch_size):
             key = batch_key(engine.name, batch, sampling)
             if (stored := journal.get(key)) is None:
                 made = checked(batch, engine.generate(batch, sampling, bar.advance), engine.name)
@@ -102,7 +70,7 @@ def answer_shard(shard: RenderedShard, engine: Engine, spec: GenerationSpec, see
                 bar.advance(len(batch))
             answers |= {answer["prompt_id"]: Answer(**answer) for answer in stored}
     seconds = time.perf_counter() - started
-    rows = [_row(request, answers[request.prompt_id], shard.datasets, engine.name) for request in shard.requests]
+    rows = [_row(prompt, answers[prompt.prompt_id], engine.name) for prompt in shard.prompts]
     space.add_table("answers", "answers.parquet", ANSWERS.table(rows, "answers"), ANSWERS)
     space.add_table("quarantine", "quarantine.parquet", QUARANTINE.table(shard.quarantine, "quarantine"), QUARANTINE)
     tokens = sum(answer.completion_tokens for answer in answers.values())
@@ -110,37 +78,22 @@ def answer_shard(shard: RenderedShard, engine: Engine, spec: GenerationSpec, see
     return space.publish(facts, {"generate_seconds": seconds, "tokens_per_second": generated / max(seconds, 1e-9)})
 
 
-def batch_key(engine: str, batch: Sequence[Request], sampling: Sampling) -> str:
+def batch_key(engine: str, batch: Sequence[RenderedPrompt], sampling: Sampling) -> str:
     """Names a batch by everything that its answers depend on, the target apart (the workspace belongs to one)."""
-    content = [engine, asdict(sampling), [[request.prompt_id, request.prompt_ids] for request in batch]]
+    content = [engine, asdict(sampling), [[prompt.prompt_id, prompt.ids] for prompt in batch]]
     return hashlib.sha256(canonical(content)).hexdigest()
 
 
-def checked(batch: Sequence[Request], answers: Sequence[Answer], engine: str) -> Sequence[Answer]:
+def checked(batch: Sequence[RenderedPrompt], answers: Sequence[Answer], engine: str) -> Sequence[Answer]:
     """The answers, if there is exactly one for each request, in order.
 
     Raises:
         EngineError: an answer is missing, added, or out of order.
     """
-    if [answer.prompt_id for answer in answers] != [request.prompt_id for request in batch]:
+    if [answer.prompt_id for answer in answers] != [prompt.prompt_id for prompt in batch]:
         raise EngineError(f"engine {engine} gave {len(answers)} answers that are not those of the {len(batch)} prompts")
     return answers
 
 
-def _row(request: Request, answer: Answer, datasets: dict[str, str], engine: str) -> dict[str, Any]:
-    return asdict(answer) | {
-        "dataset": datasets[request.prompt_id],
-        "prompt_ids": request.prompt_ids,
-        "engine": engine,
-    }
-
-
-def _quarantined(row: dict[str, Any], reason: str, detail: str) -> dict[str, Any]:
-    return {
-        "step": "generate",
-        "dataset": row["dataset"],
-        "source_key": row["prompt_id"],
-        "reason": reason,
-        "detail": detail,
-        "raw": row["messages"].encode(),
-    }
+def _row(prompt: RenderedPrompt, answer: Answer, engine: str) -> dict[str, Any]:
+    return asdict(answer) | {"dataset": prompt.dataset, "prompt_ids": prompt.ids, "engine": engine}

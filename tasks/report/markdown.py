@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from tasks.artifacts.display import size
 from tasks.benchmark.statistics import Acceptance, Measured
 from tasks.report.steps import StepRow, totals
 from tasks.report.summary import (
@@ -11,7 +12,6 @@ from tasks.report.summary import (
     STEP_HEADINGS,
     acceptance_cells,
     closing_line,
-    human_bytes,
     step_cells,
 )
 
@@ -96,7 +96,7 @@ def _artifact_cells(row: StepRow) -> tuple[str, ...]:
         f"`{key}`",
         f"`{row.artifact.digest()}`",
         f"{row.rows:,}",
-        human_bytes(row.bytes),
+        size(row.bytes),
         f"`{row.result_path}`",
     )
 

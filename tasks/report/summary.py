@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
+from tasks.artifacts.display import size
 from tasks.benchmark.statistics import Acceptance, Measured
 from tasks.report.steps import StepRow, StepTotal, totals
 
@@ -71,7 +72,7 @@ def step_cells(total: StepTotal) -> tuple[str, ...]:
         f"{total.quarantined:,}" if total.quarantined else "",
         "" if total.tokens is None else f"{total.tokens:,}",
         f"{total.seconds:,.1f}",
-        human_bytes(total.bytes),
+        size(total.bytes),
         total.origin,
     )
 
@@ -98,16 +99,6 @@ def identity_cell(a: Acceptance, measured: Measured) -> str:
         return ""
     answer = "no" if identity.differing else "yes"
     return f"{answer}, {identity.identical} of {identity.compared}"
-
-
-def human_bytes(size: int) -> str:
-    """A size in the unit that suits it."""
-    value = float(size)
-    for unit in ("B", "KiB", "MiB"):
-        if value < 1024:
-            return f"{value:,.0f} {unit}" if unit == "B" else f"{value:,.1f} {unit}"
-        value /= 1024
-    return f"{value:,.1f} GiB"
 
 
 def _table(title: str, headings: Sequence[str], text: Sequence[int]) -> Table:

@@ -9,11 +9,12 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from schemas.recipe import TargetSpec
 from tasks.artifacts.artifact import Shards
-from tasks.benchmark.batch import Batch, DecodeSettings, Prompt
+from tasks.benchmark.batch import Batch, DecodeSettings
 from tasks.benchmark.verify import Proposal, Uniforms
 from tasks.draft.config import DraftConfig
 from tasks.draft.model import Eagle3Draft
 from tasks.target.model import Target
+from tasks.target.rendering import RenderedPrompt
 
 ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 
@@ -65,12 +66,12 @@ def make_draft(vocab: int, ids: list[int], seed: int = 1, sharpness: float = 1.0
     return draft
 
 
-def make_prompts(count: int, vocab: int, longest: int = 9) -> list[Prompt]:
+def make_prompts(count: int, vocab: int, longest: int = 9) -> list[RenderedPrompt]:
     """Prompts of different lengths and random tokens."""
     generator = torch.Generator().manual_seed(7)
     lengths = torch.randint(1, longest + 1, (count,), generator=generator).tolist()
     return [
-        Prompt(f"{number:032x}", "toy", tuple(torch.randint(vocab, (length,), generator=generator).tolist()))
+        RenderedPrompt(f"{number:032x}", "toy", tuple(torch.randint(vocab, (length,), generator=generator).tolist()))
         for number, length in enumerate(lengths)
     ]
 

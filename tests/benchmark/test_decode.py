@@ -11,17 +11,18 @@ import torch
 from torch import Tensor
 
 from tasks.benchmark import verify as verify_module
-from tasks.benchmark.batch import Batch, DecodeSettings, Prompt
+from tasks.benchmark.batch import Batch, DecodeSettings
 from tasks.benchmark.decode import decode
 from tasks.benchmark.drafters import Drafter, EagleDrafter, NgramDrafter, PlainDrafter, lookup
 from tasks.benchmark.verify import Proposal, Uniforms, draw
 from tasks.target.model import Target
+from tasks.target.rendering import RenderedPrompt
 from tests.benchmark.models import Oracle, make_draft, make_prompts, make_settings, make_target
 
 VOCAB = 23
 
 
-def greedy(target: Target, prompt: Prompt, settings: DecodeSettings) -> list[int]:
+def greedy(target: Target, prompt: RenderedPrompt, settings: DecodeSettings) -> list[int]:
     """Plain greedy decoding of one prompt without any cache."""
     known = list(prompt.ids)
     for _ in range(settings.max_tokens):
@@ -131,7 +132,7 @@ def exact_distribution(target: Target, temperature: float, length: int) -> np.nd
 
 def excess(target: Target, drafter: Drafter, name: str, samples: int = 6000, temperature: float = 0.7) -> float:
     """How many standard deviations the chi-square of the first three tokens lies above its mean."""
-    prompts = [Prompt(f"{number:032x}", "toy", PROMPT) for number in range(samples)]
+    prompts = [RenderedPrompt(f"{number:032x}", "toy", PROMPT) for number in range(samples)]
     settings = make_settings(temperatures=(temperature,), max_tokens=4, chain=2)
     answers = decode(target, drafter, name, prompts, settings)
     counts = Counter(tuple(answer.output_ids[:3]) for answer in answers)

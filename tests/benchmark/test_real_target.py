@@ -4,13 +4,14 @@ import pytest
 import torch
 
 from schemas.recipe import TargetSpec
-from tasks.benchmark.batch import DecodeSettings, Prompt
+from tasks.benchmark.batch import DecodeSettings
 from tasks.benchmark.decode import decode
 from tasks.benchmark.drafters import Drafter, EagleDrafter, NgramDrafter
 from tasks.draft.config import DraftConfig
 from tasks.draft.model import Eagle3Draft
 from tasks.target.convert import CONVERTIBLE, convert_wheel
 from tasks.target.model import Target, load_target
+from tasks.target.rendering import RenderedPrompt
 from tasks.target.source import locate_target, wheel_gguf
 from tasks.target.task import adopt_folder
 from tasks.target.text import render_prompt
@@ -32,15 +33,15 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Target:
 
 
 @pytest.fixture(scope="module")
-def prompts(real: Target) -> list[Prompt]:
+def prompts(real: Target) -> list[RenderedPrompt]:
     texts = [question.format(subject) for subject in SUBJECTS for question in QUESTIONS]
     messages = [[{"role": "user", "content": text}] for text in texts]
     rendered = [render_prompt(real.tokenizer, message, {}) for message in messages]
-    return [Prompt(f"{number:032x}", "real", tuple(ids)) for number, ids in enumerate(rendered)]
+    return [RenderedPrompt(f"{number:032x}", "real", tuple(ids)) for number, ids in enumerate(rendered)]
 
 
 @pytest.fixture(scope="module")
-def generated(real: Target, prompts: list[Prompt]) -> dict[str, list[int]]:
+def generated(real: Target, prompts: list[RenderedPrompt]) -> dict[str, list[int]]:
     outputs = {}
     for prompt in prompts:
         ids = torch.tensor([prompt.ids])
@@ -73,7 +74,7 @@ def untrained(target: Target) -> Eagle3Draft:
 
 @pytest.mark.parametrize("name", ["untrained", "ngram", "oracle"])
 def test_greedy_output_of_twenty_prompts_is_that_of_generate(
-    name: str, real: Target, prompts: list[Prompt], generated: dict[str, list[int]]
+    name: str, real: Target, prompts: list[RenderedPrompt], generated: dict[str, list[int]]
 ) -> None:
     drafters: dict[str, Drafter] = {
         "untrained": EagleDrafter(untrained(real), real),

@@ -15,10 +15,11 @@ from schemas.recipe import BenchmarkSpec, ComputeSpec, TargetSpec
 from tasks.artifacts.artifact import Shards
 from tasks.artifacts.workspace import Workspace
 from tasks.benchmark import task as task_module
-from tasks.benchmark.task import cut_batches, measure_acceptance
+from tasks.benchmark.task import measure_acceptance
 from tasks.draft.checkpoint import CONFIG, WEIGHTS, write_checkpoint
 from tasks.draft.config import DraftConfig
 from tasks.draft.model import Eagle3Draft
+from tasks.target.rendering import cut_batches
 from tests.benchmark.models import make_prompts
 from tests.rows import prompt_id, run_body, stored
 

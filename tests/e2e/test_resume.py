@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -89,6 +92,31 @@ def test_after_a_failed_step_the_next_run_does_that_step_and_what_follows(
     }
     again = {key.split("/")[0] for key in finished if finished[key] != failed.get(key)}
     assert again == {"train_draft", "export_draft", "measure_acceptance"}
+
+
+def test_an_interrupt_stops_at_once_and_the_next_run_goes_on(
+    tiny_recipe: Path, finished_store: Path, server: Server, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    with Runs(store, server, tmp_path / "log") as runs:
+        child = runs.start(tiny_recipe)
+        wait_for_text(runs.log, "journaled batch")
+        os.kill(child, signal.SIGINT)
+        assert runs.wait() == 128 + signal.SIGINT, runs.said()
+        assert "the same command goes on from there" in runs.said()
+        assert len(committed(store)) < len(committed(finished_store))
+        assert runs.run(tiny_recipe) == 0, runs.said()
+    assert {key: record.digest for key, record in committed(store).items()} == {
+        key: record.digest for key, record in committed(finished_store).items()
+    }
+
+
+def wait_for_text(path: Path, text: str) -> None:
+    """Wait until a log has this text."""
+    deadline = time.monotonic() + 120
+    while not (path.exists() and text in path.read_text()):
+        assert time.monotonic() < deadline, path.read_text()
+        time.sleep(0.05)
 
 
 def test_every_result_is_parquet(finished_store: Path) -> None:

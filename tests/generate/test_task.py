@@ -14,12 +14,16 @@ from schemas.recipe import GenerationSpec
 from tasks.artifacts.artifact import Shards
 from tasks.artifacts.workspace import Workspace
 from tasks.generate.embedded import EmbeddedEngine
-from tasks.generate.engine import Answer, Request, Sampling
-from tasks.generate.task import JOURNAL, RenderedShard, answer_shard, cut_batches, render_shard
+from tasks.generate.engine import Answer, Sampling
+from tasks.generate.task import JOURNAL, answer_shard
 from tasks.target.model import Target
+from tasks.target.rendering import RenderedPrompt, RenderedShard, cut_batches, render_shard
 
 SPEC = GenerationSpec(max_tokens=6, batch_size=3)
 TEXTS = ["Hi", "What is a comet?", "Count to ten.", "Why?", "Name a river in Peru, and one in Chad.", "Go on", "So?"]
+
+
+Prompts = Sequence[RenderedPrompt]
 
 
 class Counting:
@@ -29,7 +33,9 @@ class Counting:
         self.name, self.engine, self.die_at = engine.name, engine, die_at
         self.asked: list[str] = []
 
-    def generate(self, batch: Sequence[Request], sampling: Sampling, report: Callable[[int], None]) -> list[Answer]:
+    def generate(
+        self, batch: Prompts, sampling: Sampling, report: Callable[[int], None]
+    ) -> list[Answer]:
         if self.die_at == len(self.asked):
             raise KeyboardInterrupt
         self.asked += [request.prompt_id for request in batch]
@@ -56,7 +62,7 @@ def engine(tiny_loaded: Target) -> EmbeddedEngine:
 
 @pytest.fixture(scope="module")
 def shard(tiny_loaded: Target) -> RenderedShard:
-    return render_shard(prompts(TEXTS), tiny_loaded.tokenizer, tiny_loaded.facts, SPEC.max_tokens)
+    return render_shard(prompts(TEXTS), tiny_loaded.tokenizer, tiny_loaded.facts, SPEC.max_tokens, "generate")
 
 
 def answer(shard: RenderedShard, engine: object, name: str, spec: GenerationSpec = SPEC, seed: int = 0) -> Shards:
@@ -68,9 +74,9 @@ def test_answers_keep_the_order_and_ids_of_the_prompts(
 ) -> None:
     rows = answer(shard, engine, "one").table("answers").to_pylist()
     assert [row["prompt_id"] for row in rows] == [f"{number:032x}" for number in range(len(TEXTS))]
-    for row, request in zip(rows, shard.requests, strict=True):
-        assert row["prompt_ids"] == request.prompt_ids
-        assert row["prompt_tokens"] == len(request.prompt_ids)
+    for row, request in zip(rows, shard.prompts, strict=True):
+        assert row["prompt_ids"] == list(request.ids)
+        assert row["prompt_tokens"] == len(request.ids)
         assert row["completion_tokens"] == len(row["output_ids"])
         assert row["engine"] == "transformers"
 
@@ -110,7 +116,7 @@ def test_after_a_kill_only_unfinished_batches_are_generated(
     assert answer(shard, again, "killed").digest() == undisturbed.digest()
     kept = killed.asked[: 3 if cut else 6]
     assert not set(kept) & set(again.asked)
-    assert set(kept) | set(again.asked) == {request.prompt_id for request in shard.requests}
+    assert set(kept) | set(again.asked) == {request.prompt_id for request in shard.prompts}
 
 
 @pytest.mark.parametrize("change", [{"temperature": 0.9}, {"max_tokens": 5}, {"top_p": 0.9}])
@@ -125,10 +131,10 @@ def test_a_journal_of_other_sampling_is_not_used(
 
 
 def test_batches_do_not_depend_on_the_order_of_the_prompts(shard: RenderedShard) -> None:
-    batches = cut_batches(shard.requests, 3)
-    assert cut_batches(shard.requests[::-1], 3) == batches
+    batches = cut_batches(shard.prompts, 3)
+    assert cut_batches(shard.prompts[::-1], 3) == batches
     assert [len(batch) for batch in batches] == [3, 3, 1]
-    lengths = [len(request.prompt_ids) for batch in batches for request in batch]
+    lengths = [len(request.ids) for batch in batches for request in batch]
     assert lengths == sorted(lengths)
 
 
@@ -136,7 +142,7 @@ def test_a_prompt_that_leaves_no_room_is_quarantined_and_counted(
     store: Path, tiny_loaded: Target, engine: EmbeddedEngine
 ) -> None:
     table = prompts(["Hi", "long " * 1100, "Why?"])
-    shard = render_shard(table, tiny_loaded.tokenizer, tiny_loaded.facts, SPEC.max_tokens)
+    shard = render_shard(table, tiny_loaded.tokenizer, tiny_loaded.facts, SPEC.max_tokens, "generate")
     result = answer(shard, engine, "long")
     assert result.rows("answers") + result.rows("quarantine") == 3
     (row,) = result.table("quarantine").to_pylist()
@@ -149,7 +155,7 @@ def test_a_prompt_that_the_template_refuses_is_quarantined(tiny_loaded: Target) 
         def apply_chat_template(self, messages: object, **options: object) -> str:
             raise ValueError("roles must alternate")
 
-    shard = render_shard(prompts(["Hi"]), Refusing(), tiny_loaded.facts, 6)
+    shard = render_shard(prompts(["Hi"]), Refusing(), tiny_loaded.facts, 6, "generate")
     assert [(row["reason"], "roles must alternate" in row["detail"]) for row in shard.quarantine] == [
         ("template_refused", True)
     ]
@@ -157,7 +163,9 @@ def test_a_prompt_that_the_template_refuses_is_quarantined(tiny_loaded: Target) 
 
 def test_answers_of_other_prompts_stop_the_step(store: Path, engine: EmbeddedEngine, shard: RenderedShard) -> None:
     class Confused(Counting):
-        def generate(self, batch: Sequence[Request], sampling: Sampling, report: Callable[[int], None]) -> list[Answer]:
+        def generate(
+            self, batch: Prompts, sampling: Sampling, report: Callable[[int], None]
+        ) -> list[Answer]:
             answers = super().generate(batch, sampling, report)
             return [replace(answers[0], prompt_id="f" * 32), *answers[1:]]
 

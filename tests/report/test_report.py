@@ -16,10 +16,10 @@ from rich.console import Console
 from schemas.measures import ACCEPTANCE, TRAINING_CURVE
 from schemas.recipe import DatasetSpec, Recipe, TargetSpec
 from tasks.artifacts.artifact import Artifact, Shards
+from tasks.artifacts.display import size as human_size
 from tasks.benchmark.statistics import measure
 from tasks.report.plots import write_plots
 from tasks.report.steps import StepRow, totals
-from tasks.report.summary import human_bytes
 from tasks.report.task import report_run
 from tests.rows import prompt_id, stored
 
@@ -154,7 +154,7 @@ def test_a_run_without_acceptance_still_has_a_report(store: Path, finished: list
 
 
 def test_sizes_are_written_in_the_unit_that_suits_them() -> None:
-    assert [human_bytes(size) for size in (0, 1023, 1536, 3 * 2**20, 5 * 2**30)] == [
+    assert [human_size(size) for size in (0, 1023, 1536, 3 * 2**20, 5 * 2**30)] == [
         "0 B",
         "1,023 B",
         "1.5 KiB",

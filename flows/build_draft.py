@@ -1,9 +1,9 @@
 """`build_draft`: the whole way from prompts to a measured draft. Wiring only; each step is a cached task in tasks/.
 
 python -m flows.build_draft deployments/recipes/quickstart.yaml
-"""
 
-from __future__ import annotations
+No postponed annotations here: Prefect loads this file under another name and must still resolve the parameter's type.
+"""
 
 from typing import Any, cast
 
@@ -44,9 +44,9 @@ def build_draft(recipe: Recipe) -> None:
         recipe: everything the run depends on.
     """
     store = begin()
-    steps = Steps()
+    steps = Steps(recipe.name)
     target = steps.submit(prepare_target, "target", spec=recipe.target, sources=locate_target(recipe.target)).result()
-    recipe.check_target(target.facts["vocab_size"], target.facts["num_layers"], target.facts["context"])
+    recipe.check_target(target.facts)
     prompts = steps.submit(
         gather_prompts,
         "prompts",
@@ -56,6 +56,7 @@ def build_draft(recipe: Recipe) -> None:
         benchmark_shard_prompts=recipe.benchmark.shard_prompts,
     ).result()
 
+    recipe.check_prompts(prompts.rows("train"))
     audited = _answer_and_audit(steps, recipe, target, prompts)
     corpus = steps.submit(build_corpus, "corpus", audited=audited, spec=recipe.corpus, seed=recipe.seed).result()
     vocabulary, states = _vocabulary_and_states(steps, recipe, target, prompts, corpus)

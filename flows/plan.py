@@ -25,8 +25,9 @@ def print_plan(recipe: Recipe) -> None:
     """
     store = open_store()
     facts = preview_target(recipe.target)
-    recipe.check_target(facts["vocab_size"], facts["num_layers"], facts["context"])
+    recipe.check_target(facts)
     prompts = _count_prompts(recipe)
+    recipe.check_prompts(prompts.train)
     workers = int(os.environ["PREFECT_TASKS_RUNNER_THREAD_POOL_MAX_WORKERS"])
     speed = measure_speed(workers, facts["hidden_size"], facts["intermediate_size"])
     steps = forecast(recipe, facts, prompts, speed)

@@ -24,13 +24,14 @@ class Done:
 
 @dataclass
 class Steps:
-    """The task runs of one flow run, in the order of submission."""
+    """The task runs of one flow run, in the order of submission; each is tagged with its step and the recipe's name."""
 
+    recipe: str
     _submitted: list[tuple[str, PrefectFuture[Any]]] = field(default_factory=list)
 
     def submit(self, task: Task[..., R], label: str, **inputs: Any) -> PrefectFuture[R]:
         """Start a task as soon as its inputs are there; `label` is the task run's name in the UI."""
-        future = task.with_options(task_run_name=label).submit(**inputs)
+        future = task.with_options(task_run_name=label, tags=[label.split(maxsplit=1)[0], self.recipe]).submit(**inputs)
         self._submitted.append((label, future))
         return future
 

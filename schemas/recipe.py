@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,6 +15,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from schemas.errors import RecipeError
+
+_FEWEST_LAYERS = 7  # for which [1, L//2-1, L-4] are three layers in order
 
 
 class Section(BaseModel):
@@ -216,32 +219,72 @@ class Recipe(Section):
             raise ValueError("draft.num_attention_heads must be a multiple of draft.num_key_value_heads")
         if len(set(self.benchmark.temperatures)) != len(self.benchmark.temperatures):
             raise ValueError("benchmark.temperatures: a temperature is listed twice")
+        if len(set(self.benchmark.baselines)) != len(self.benchmark.baselines):
+            raise ValueError("benchmark.baselines: a baseline is listed twice")
+        if self.corpus.max_length <= self.generation.max_tokens:
+            raise ValueError(
+                f"corpus.max_length is {self.corpus.max_length}, so an answer of generation.max_tokens "
+                f"{self.generation.max_tokens} would never fit with its prompt; raise the one or lower the other"
+            )
         return self
 
     def fingerprint(self) -> str:
         """Hex SHA-256 of the recipe's canonical JSON."""
         return hashlib.sha256(json.dumps(self.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()
 
-    def check_target(self, vocab_size: int, num_layers: int, context: int) -> None:
-        """Refuse a recipe that contradicts the loaded target.
+    def check_target(self, facts: Mapping[str, Any]) -> None:
+        """Refuse a recipe that contradicts the target, before anything is spent on it.
+
+        Args:
+            facts: the target's vocab_size, num_layers, context, num_attention_heads and num_key_value_heads.
 
         Raises:
-            RecipeError: names the field and the largest value that fits.
+            RecipeError: names the field and what would fit.
         """
+        vocab_size, layers, context = facts["vocab_size"], facts["num_layers"], facts["context"]
         if self.vocabulary.size > vocab_size:
             raise RecipeError(
                 f"vocabulary.size is {self.vocabulary.size}, the target has {vocab_size} tokens; "
                 f"use at most {vocab_size}"
             )
-        if self.extraction.aux_layers and self.extraction.aux_layers[-1] >= num_layers:
+        if self.extraction.aux_layers and self.extraction.aux_layers[-1] >= layers:
             raise RecipeError(
                 f"extraction.aux_layers names layer {self.extraction.aux_layers[-1]}, "
-                f"the target's last layer is {num_layers - 1}"
+                f"the target's last layer is {layers - 1}"
+            )
+        if not self.extraction.aux_layers and layers < _FEWEST_LAYERS:
+            raise RecipeError(
+                f"extraction.aux_layers is empty, and its default [1, L//2-1, L-4] is not three layers of a target "
+                f"with {layers}; name three"
             )
         if self.generation.max_tokens >= context:
             raise RecipeError(
                 f"generation.max_tokens is {self.generation.max_tokens}, the target's context is {context}; "
                 "leave room for a prompt"
+            )
+        if self.benchmark.max_tokens + self.benchmark.chain >= context:
+            raise RecipeError(
+                f"benchmark.max_tokens is {self.benchmark.max_tokens} and benchmark.chain {self.benchmark.chain}, "
+                f"the target's context is {context}; leave room for a prompt"
+            )
+        heads = self.draft.num_attention_heads or facts["num_attention_heads"]
+        kv_heads = self.draft.num_key_value_heads or min(facts["num_key_value_heads"], heads)
+        if heads % kv_heads:
+            raise RecipeError(
+                f"the draft would have {heads} query heads, no multiple of its {kv_heads} key-value heads; "
+                "set draft.num_attention_heads and draft.num_key_value_heads"
+            )
+
+    def check_prompts(self, train: int) -> None:
+        """Refuse a recipe that holds out all of its training prompts.
+
+        Raises:
+            RecipeError: names the field and what would fit.
+        """
+        if self.corpus.heldout >= train:
+            raise RecipeError(
+                f"corpus.heldout is {self.corpus.heldout}, and there are {train} training prompts; "
+                f"use at most {max(train - 1, 0)}, or give more prompts"
             )
 
 

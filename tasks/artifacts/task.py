@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime
 import functools
-import hashlib
 import inspect
 import json
 import platform
@@ -23,6 +22,7 @@ from prefect.results import get_result_store
 from prefect.transactions import IsolationLevel, Transaction, get_transaction
 
 from schemas.errors import ArtifactInvalid, StoreError
+from schemas.recipe import Recipe
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.files import VerifyLevel
 from tasks.artifacts.index import ArtifactIndex, load_verified
@@ -140,4 +140,4 @@ def _with_lineage(
 def _recipe_fingerprint() -> str | None:
     context = FlowRunContext.get()
     recipe = (context.parameters or {}).get("recipe") if context else None
-    return None if recipe is None else hashlib.sha256(canonical(recipe)).hexdigest()
+    return recipe.fingerprint() if isinstance(recipe, Recipe) else None

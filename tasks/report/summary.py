@@ -12,7 +12,7 @@ from tasks.artifacts.display import size
 from tasks.benchmark.statistics import Acceptance, Measured
 from tasks.report.steps import StepRow, StepTotal, totals
 
-_PAGE_WIDTH = 110
+_PAGE_WIDTH = 124
 
 STEP_HEADINGS = ("step", "runs", "rows", "quarantined", "tokens", "seconds", "size", "")
 ACCEPTANCE_HEADINGS = (

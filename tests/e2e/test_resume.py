@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 import time
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from schemas.recipe import load_recipe
 from tests.e2e.runs import Runs, Server, committed
 
 pytestmark = pytest.mark.slow
@@ -125,3 +128,13 @@ def test_every_result_is_parquet(finished_store: Path) -> None:
     assert all(path.read_bytes()[:4] == b"PAR1" for path in results)
     kinds = {path.suffix for path in (finished_store / "data").rglob("*") if path.is_file()}
     assert kinds == {".parquet", ".json", ".safetensors"}
+
+
+def test_report_and_lineage_name_the_same_recipe(tiny_recipe: Path, finished_store: Path) -> None:
+    fingerprint = load_recipe(tiny_recipe).fingerprint()
+    assert fingerprint in (finished_store / "reports" / "tiny" / "report.md").read_text()
+    heads = [
+        json.loads(pq.read_schema(finished_store / "results" / key).metadata[b"eyas"])
+        for key in committed(finished_store)
+    ]
+    assert {head["lineage"]["recipe"] for head in heads} == {fingerprint}

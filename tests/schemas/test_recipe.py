@@ -19,6 +19,15 @@ GOOD: dict[str, Any] = {
 }
 
 
+TARGET = {
+    "vocab_size": 49152,
+    "num_layers": 30,
+    "context": 4000,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+}
+
+
 def with_value(path: str, value: Any) -> dict[str, Any]:
     """The good recipe with one field set."""
     recipe = yaml.safe_load(yaml.safe_dump(GOOD))
@@ -77,6 +86,8 @@ def test_a_changed_field_changes_the_fingerprint():
         ("extraction.aux_layers", [3, 2, 1], "extraction.aux_layers", "ascending order, or empty"),
         ("extraction.aux_layers", [1, 2], "extraction.aux_layers", "three different 0-based layers"),
         ("benchmark.temperatures", [0.7, 0.7], "benchmark.temperatures", "listed twice"),
+        ("benchmark.baselines", ["ngram", "ngram"], "benchmark.baselines", "listed twice"),
+        ("corpus.max_length", 128, "corpus.max_length", "an answer of generation.max_tokens"),
         ("benchmark.temperatures", [], "benchmark.temperatures", "at least 1 item"),
         ("target", None, "target", "TargetSpec"),
         ("name", 7, "name", "valid string"),
@@ -124,14 +135,34 @@ def test_a_recipe_that_is_not_there_is_named(tmp_path: Path):
     [
         ("vocabulary.size", 50000, "vocabulary.size is 50000, the target has 49152 tokens; use at most 49152"),
         ("extraction.aux_layers", [1, 2, 30], "names layer 30, the target's last layer is 29"),
-        ("generation.max_tokens", 8192, "generation.max_tokens is 8192, the target's context is 8192"),
+        ("generation.max_tokens", 4000, "generation.max_tokens is 4000, the target's context is 4000"),
+        (
+            "benchmark.max_tokens",
+            3997,
+            "benchmark.max_tokens is 3997 and benchmark.chain 3, the target's",
+        ),
+        ("draft.num_key_value_heads", 2, "would have 9 query heads, no multiple of its 2 key-value heads"),
+        ("draft.num_attention_heads", 7, "would have 7 query heads, no multiple of its 3 key-value heads"),
     ],
 )
 def test_a_recipe_that_contradicts_its_target_is_refused(path: str, value: Any, message: str):
     with pytest.raises(RecipeError) as caught:
-        Recipe.model_validate(with_value(path, value)).check_target(49152, 30, 8192)
+        Recipe.model_validate(with_value(path, value)).check_target(TARGET)
     assert message in str(caught.value)
 
 
+def test_a_shallow_target_needs_its_layers_named():
+    with pytest.raises(RecipeError, match=r"extraction\.aux_layers is empty"):
+        Recipe.model_validate(GOOD).check_target(TARGET | {"num_layers": 6})
+    Recipe.model_validate(with_value("extraction.aux_layers", [0, 2, 4])).check_target(TARGET | {"num_layers": 6})
+
+
+def test_not_all_prompts_can_be_held_out():
+    recipe = Recipe.model_validate(with_value("corpus.heldout", 24))
+    recipe.check_prompts(25)
+    with pytest.raises(RecipeError, match=r"corpus\.heldout is 24, and there are 24 training prompts; use at most 23"):
+        recipe.check_prompts(24)
+
+
 def test_a_recipe_that_fits_its_target_passes():
-    Recipe.model_validate(GOOD).check_target(49152, 30, 8192)
+    Recipe.model_validate(GOOD).check_target(TARGET)

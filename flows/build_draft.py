@@ -58,6 +58,7 @@ def build_draft(recipe: Recipe) -> None:
 
     recipe.check_prompts(prompts.rows("train"))
     audited = _answer_and_audit(steps, recipe, target, prompts)
+    steps.finished()  # what depends on a failed task would only say that it never ran
     corpus = steps.submit(build_corpus, "corpus", audited=audited, spec=recipe.corpus, seed=recipe.seed).result()
     vocabulary, states = _vocabulary_and_states(steps, recipe, target, prompts, corpus)
     trained = _train(steps, recipe, target, vocabulary, states, prompts)
@@ -84,7 +85,9 @@ def _answer_and_audit(steps: Steps, recipe: Recipe, target: Shards, prompts: Sha
         steps.submit(reconstruct_sequences, f"reconstruct {shard.label}", target=target, answers=answer)
         for shard, answer in zip(shards, answers, strict=True)
     ]
-    return steps.submit(audit_sequences, "validate", target=target, sequences=sequences, spec=recipe.audit)
+    return steps.submit(
+        audit_sequences, "validate", target=target, answers=answers, sequences=sequences, spec=recipe.audit
+    )
 
 
 def _vocabulary_and_states(

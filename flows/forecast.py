@@ -14,12 +14,15 @@ import torch
 
 from schemas.corpus import STATE_BYTES
 from schemas.recipe import Recipe
+from tasks.wheels import WHEEL
 
 MEAN_ANSWER_SHARE = 0.8  # of max_tokens: some answers end earlier
 CHARACTERS_PER_TOKEN = 4.0
 TEMPLATE_TOKENS = 30
 EXPECTED_ACCEPTANCE = 1.4  # tokens per verify step of a small draft
 OVERHEAD = 1.4  # what attention, sampling and Python add to the matrix products
+WHEEL_SECONDS = 16.0  # to dequantise and write a small model
+_FLOAT_BYTES = 4
 _PROBE_SECONDS = 0.25
 
 
@@ -74,7 +77,8 @@ def forecast(recipe: Recipe, facts: dict[str, Any], prompts: Prompts, speed: Spe
     """
     prompt_tokens = _tokens(prompts.train, prompts.train_characters)
     answer_tokens = int(prompts.train * recipe.generation.max_tokens * MEAN_ANSWER_SHARE)
-    body, head = _body_weights(facts), facts["vocab_size"] * facts["hidden_size"]
+    body, head = _body_weights(facts), facts["vocab_size"] * facts["hidden_size"]  # the embeddings are as many
+    is_wheel = recipe.target.model.startswith(WHEEL)
     wall = OVERHEAD / speed.workers
 
     generate = 2 * (answer_tokens * (body + head) / speed.decode + prompt_tokens * body / speed.prefill) * wall
@@ -91,6 +95,7 @@ def forecast(recipe: Recipe, facts: dict[str, Any], prompts: Prompts, speed: Spe
     forwards = bench_tokens * (1 + recipe.benchmark.chain) / EXPECTED_ACCEPTANCE
     bench = 2 * forwards * (body + head) / speed.decode * wall
     return [
+        Forecast("target", 0, 0, WHEEL_SECONDS if is_wheel else 0, _FLOAT_BYTES * (body + head) if is_wheel else 0),
         Forecast("prompts", prompts.train + prompts.benchmark, 0, 1, prompts.train_characters),
         Forecast("generate", prompts.train, answer_tokens, generate, 4 * corpus_tokens),
         Forecast("reconstruct", prompts.train, corpus_tokens, 1, 4 * corpus_tokens),
@@ -98,7 +103,7 @@ def forecast(recipe: Recipe, facts: dict[str, Any], prompts: Prompts, speed: Spe
         Forecast("corpus", prompts.train, corpus_tokens, 1, 4 * corpus_tokens),
         Forecast("vocabulary", recipe.vocabulary.size, answer_tokens, 1, 17 * recipe.vocabulary.size),
         Forecast("extract", prompts.train, corpus_tokens, extract, state_bytes),
-        Forecast("train", prompts.train, visits, train, 4 * draft),
+        Forecast("train", prompts.train, visits, train, _FLOAT_BYTES * draft),
         Forecast("export", 2, 0, 1, 2 * 2 * draft),
         Forecast("benchmark", prompts.benchmark * runs, bench_tokens, bench, 4 * bench_tokens),
     ]
@@ -108,10 +113,11 @@ def draft_weights(recipe: Recipe, facts: dict[str, Any]) -> int:
     """Number of weights of the draft that the recipe describes."""
     hidden, dim = facts["hidden_size"], facts["head_dim"]
     heads = recipe.draft.num_attention_heads or facts["num_attention_heads"]
-    kv_heads = recipe.draft.num_key_value_heads or facts["num_key_value_heads"]
+    kv_heads = recipe.draft.num_key_value_heads or min(facts["num_key_value_heads"], heads)
     wide = recipe.draft.intermediate_size or facts["intermediate_size"]
     attention = 2 * hidden * dim * (heads + 2 * kv_heads) + heads * dim * hidden
-    return 3 * hidden * hidden + attention + 3 * hidden * wide + recipe.vocabulary.size * hidden
+    norms = 4 * hidden
+    return 3 * hidden * hidden + attention + 3 * hidden * wide + norms + recipe.vocabulary.size * hidden
 
 
 def _body_weights(facts: dict[str, Any]) -> int:

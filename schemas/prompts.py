@@ -1,5 +1,7 @@
 """Prompts and quarantine: what enters the pipeline, and where every row that cannot go on ends."""
 
+from typing import Any
+
 import pandera.pandas as pandera
 import pyarrow as pa
 
@@ -58,3 +60,24 @@ QUARANTINE = Contract(
         }
     ),
 )
+
+
+def quarantine_row(step: str, dataset: str, source_key: str, reason: str, detail: str, raw: bytes) -> dict[str, Any]:
+    """A row of QUARANTINE.
+
+    Args:
+        step: who refused the row.
+        dataset: the dataset it came from.
+        source_key: row or line in its source, or prompt id.
+        reason: class, counted.
+        detail: what a person needs to see why.
+        raw: the row itself, as it was found.
+    """
+    return {
+        "step": step,
+        "dataset": dataset,
+        "source_key": source_key,
+        "reason": reason,
+        "detail": detail,
+        "raw": raw,
+    }

@@ -33,11 +33,6 @@ class Ragged:
         """Position of each row's first id among all values."""
         return np.cumsum(self.lengths) - self.lengths
 
-    def row(self, number: int) -> Ids:
-        """The ids of one row."""
-        start = int(self.lengths[:number].sum())
-        return self.values[start : start + int(self.lengths[number])]
-
     def rows(self) -> list[Ids]:
         """The ids of every row, as views."""
         return np.split(self.values, np.cumsum(self.lengths)[:-1]) if len(self.lengths) else []

@@ -12,17 +12,32 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.config import JsonDict
 
 from schemas.errors import RecipeError
 
+BESIDE: JsonDict = {"identity": False}
+_LOWEST_TEMPERATURE = 0.01
 _FEWEST_LAYERS = 7  # for which [1, L//2-1, L-4] are three layers in order
 
 
-class Section(BaseModel):
-    """Base of the recipe's sections: frozen, and closed to unknown keys."""
+def _greedy_or_usable(temperature: float) -> float:
+    if 0 < temperature < _LOWEST_TEMPERATURE:
+        raise ValueError(f"a temperature is 0 (greedy) or at least {_LOWEST_TEMPERATURE}")
+    return temperature
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+Temperature = Annotated[float, Field(ge=0, le=2), AfterValidator(_greedy_or_usable)]
+
+
+class Section(BaseModel):
+    """Base of the recipe's sections: frozen, and closed to unknown keys.
+
+    A field marked `BESIDE` changes how work is cut or shown, not what comes out, and is no part of a cache key.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
 
 
 class TargetSpec(Section):
@@ -66,12 +81,14 @@ class GenerationSpec(Section):
 
     engine: Literal["transformers"] = Field(default="transformers", description="Where answers are generated.")
     max_tokens: int = Field(default=128, ge=1, le=1_000_000, description="Most new tokens per answer.")
-    temperature: float = Field(default=0.7, ge=0, le=2, description="0 is greedy.")
+    temperature: Temperature = Field(default=0.7, description="0 is greedy.")
     top_p: float = Field(default=1.0, gt=0, le=1, description="Nucleus mass; 1 keeps all.")
     batch_size: int = Field(
         default=64, ge=1, le=4096, description="Answers generated together; part of the result's identity."
     )
-    shard_prompts: int = Field(default=128, ge=1, description="Prompts per task run and per stored shard.")
+    shard_prompts: int = Field(
+        default=128, ge=1, description="Prompts per task run and per stored shard.", json_schema_extra=BESIDE
+    )
 
 
 class AuditSpec(Section):
@@ -149,7 +166,9 @@ class TrainingSpec(Section):
     weight_decay: float = Field(default=0.0, ge=0, description="AdamW weight decay.")
     clip: float = Field(default=0.5, gt=0, description="Largest gradient norm.")
     train_head: bool = Field(default=True, description="Train the draft's lm_head; off keeps the target's rows.")
-    checkpoint_every: int = Field(default=100, ge=1, description="Optimiser steps between checkpoints.")
+    checkpoint_every: int = Field(
+        default=100, ge=1, description="Optimiser steps between checkpoints.", json_schema_extra=BESIDE
+    )
     evaluate_every: int = Field(
         default=200, ge=1, description="Optimiser steps between simulated acceptance on held-out sequences."
     )
@@ -160,16 +179,16 @@ class BenchmarkSpec(Section):
 
     max_tokens: int = Field(default=64, ge=2, description="New tokens per prompt.")
     chain: int = Field(default=3, ge=1, le=16, description="Tokens drafted per verify step.")
-    temperatures: list[Annotated[float, Field(ge=0, le=2)]] = Field(
-        default=[0.0, 0.7], min_length=1, description="0 is greedy."
-    )
+    temperatures: list[Temperature] = Field(default=[0.0, 0.7], min_length=1, description="0 is greedy.")
     baselines: list[Literal["ngram", "untrained"]] = Field(
-        default=["ngram", "untrained"], description="What the draft is compared with."
+        default=["ngram", "untrained"], description="What the draft is compared with.", json_schema_extra=BESIDE
     )
     ngram_max: int = Field(default=3, ge=1, le=8, description="Longest suffix that prompt lookup matches.")
     batch_size: int = Field(default=16, ge=1, description="Prompts decoded together.")
-    shard_prompts: int = Field(default=24, ge=1, description="Prompts per task run.")
-    bootstrap: int = Field(default=2000, ge=100, description="Resamples for the 95 % intervals.")
+    shard_prompts: int = Field(default=24, ge=1, description="Prompts per task run.", json_schema_extra=BESIDE)
+    bootstrap: int = Field(
+        default=2000, ge=100, description="Resamples for the 95 % intervals.", json_schema_extra=BESIDE
+    )
 
 
 class ComputeSpec(Section):
@@ -247,10 +266,10 @@ class Recipe(Section):
                 f"vocabulary.size is {self.vocabulary.size}, the target has {vocab_size} tokens; "
                 f"use at most {vocab_size}"
             )
-        if self.extraction.aux_layers and self.extraction.aux_layers[-1] >= layers:
+        if self.extraction.aux_layers and self.extraction.aux_layers[-1] >= layers - 1:
             raise RecipeError(
-                f"extraction.aux_layers names layer {self.extraction.aux_layers[-1]}, "
-                f"the target's last layer is {layers - 1}"
+                f"extraction.aux_layers names layer {self.extraction.aux_layers[-1]}, the target's last layer is "
+                f"{layers - 1}, whose output is the teacher; use layers below it"
             )
         if not self.extraction.aux_layers and layers < _FEWEST_LAYERS:
             raise RecipeError(

@@ -18,6 +18,7 @@ from typing import Any
 from prefect.cache_policies import CachePolicy
 from prefect.context import TaskRunContext
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from tasks.artifacts.artifact import Artifact, SourceFile
 from tasks.artifacts.store import LAYOUT
@@ -39,7 +40,8 @@ def _plain(value: Any) -> Any:
         case Artifact() | SourceFile():
             return {"$artifact": value.kind, "digest": value.digest()}
         case BaseModel():
-            fields = {name: getattr(value, name) for name in type(value).model_fields} | (value.model_extra or {})
+            counted = [name for name, field in type(value).model_fields.items() if _is_identity(field)]
+            fields = {name: getattr(value, name) for name in counted} | (value.model_extra or {})
             return {"$model": type(value).__name__, "fields": _plain(fields)}
         case enum.Enum():
             return _plain(value.value)
@@ -60,6 +62,12 @@ def _plain(value: Any) -> Any:
 
 def _escaped(key: str) -> str:
     return "$" + key if key.startswith("$") else key  # so that no dictionary looks like the markers above
+
+
+def _is_identity(field: FieldInfo) -> bool:
+    """False for a field whose schema says `identity: false`: it changes how work is cut, not what comes out."""
+    extra = field.json_schema_extra
+    return not isinstance(extra, dict) or extra.get("identity") is not False
 
 
 class ContentKey(CachePolicy):

@@ -64,7 +64,7 @@ class FlockManager(LockManager):
         os.close(descriptor)
 
     def is_locked(self, key: str) -> bool:
-        if any(held == key for held, _ in self._held):
+        if any(held == key for held, _ in list(self._held)):
             return True
         descriptor = os.open(_lock_file(key), os.O_CREAT | os.O_RDWR, 0o644)
         try:
@@ -87,8 +87,13 @@ class FlockManager(LockManager):
         return await asyncio.to_thread(self.wait_for_lock, key, timeout)
 
 
+def lock_name(key: str) -> str:
+    """The name of a key's lock file."""
+    return f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.lock"
+
+
 def _lock_file(key: str) -> Path:
-    path = store_root() / "locks" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.lock"
+    path = store_root() / "locks" / lock_name(key)
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
 

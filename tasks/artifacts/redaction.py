@@ -7,7 +7,7 @@ import os
 import re
 import traceback
 
-SECRET_VARIABLE = re.compile(r"(API_KEY|TOKEN|SECRET|PASSWORD|AUTH_STRING)$")
+SECRET_VARIABLE = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|AUTH_STRING)$")
 _KEY_SHAPES = re.compile(r"sk-[A-Za-z0-9_-]{16,}|hf_[A-Za-z0-9]{16,}")
 _PLACEHOLDER = "[redacted]"
 _SHORTEST_SECRET = 8

@@ -41,8 +41,8 @@ def store_root() -> Path:
     results = get_current_settings().results.local_storage_path.expanduser().resolve()
     if results.name != "results":
         raise StoreError(
-            f"PREFECT_RESULTS_LOCAL_STORAGE_PATH is {results}, which is no store: set EYAS_STORE to a folder "
-            "(or PREFECT_RESULTS_LOCAL_STORAGE_PATH to <store>/results) and start again"
+            f"PREFECT_RESULTS_LOCAL_STORAGE_PATH is {results}, which is no store: unset it and set EYAS_STORE to a "
+            "folder (or set it to <store>/results), and start again"
         )
     return results.parent
 

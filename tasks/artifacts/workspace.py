@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from schemas.contract import Contract
 from schemas.errors import ArtifactInvalid, StoreError
@@ -32,21 +31,20 @@ class Workspace:
         self.folder = self.final.with_name(self.final.name + ".part")
         self._files: list[tuple[str, str, Path, int]] = []
 
+    def ensure_folder(self) -> Path:
+        """The folder, which is created."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return self.folder
+
     def path(self, name: str) -> Path:
         """A path inside the folder, which is created."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        return self.folder / name
+        return self.ensure_folder() / name
 
     def add_table(self, part: str, name: str, table: pa.Table, contract: Contract, **options: Any) -> None:
         """Write a table of the result atomically and list it."""
         path = self.path(name)
         write_table(path, table, contract, **options)
         self._files.append((part, contract.name, path, table.num_rows))
-
-    def add_existing_table(self, part: str, name: str, contract: Contract) -> None:
-        """List a table that an earlier attempt or another process wrote whole."""
-        path = self.path(name)
-        self._files.append((part, contract.name, path, pq.read_metadata(path).num_rows))
 
     def add_file(self, part: str, name: str) -> None:
         """List a file of the result that was written (atomically) at `path(name)`."""

@@ -12,9 +12,10 @@ from torch.nn import functional
 from schemas.errors import EngineError
 from tasks.benchmark.batch import Batch
 from tasks.benchmark.cache import KeyValues, slot_mask
-from tasks.benchmark.verify import Proposal, Uniforms, draw
+from tasks.benchmark.verify import Proposal, Uniforms
 from tasks.draft.model import Eagle3Draft
 from tasks.target.model import Target
+from tasks.target.sampling import draw
 
 
 class Drafter(Protocol):

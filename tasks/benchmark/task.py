@@ -9,12 +9,13 @@ from typing import Any
 import pyarrow as pa
 import torch
 
-from schemas.errors import ArtifactInvalid, DraftError
+from schemas.errors import ArtifactInvalid, DraftError, PromptSourceError
 from schemas.measures import ACCEPTANCE
 from schemas.prompts import QUARANTINE
 from schemas.recipe import BenchmarkSpec, ComputeSpec, TargetSpec
 from tasks.artifacts.artifact import Shards
 from tasks.artifacts.files import read_table, write_table
+from tasks.artifacts.store import require_space
 from tasks.artifacts.task import Workspace, artifact_task, workspace
 from tasks.benchmark.batch import Answer, DecodeSettings
 from tasks.benchmark.decode import decode
@@ -24,6 +25,8 @@ from tasks.progress import progress
 from tasks.target.model import Target, load_target
 from tasks.target.rendering import RenderedShard, cut_batches, render_shard
 from tasks.target.text import load_tokenizer
+
+_BYTES_PER_TOKEN = 16  # its id and its text, once in a batch's file and once in the result
 
 
 @artifact_task(version="1", exclude=("target_spec", "compute"))
@@ -52,14 +55,18 @@ def measure_acceptance(
     Raises:
         DraftError: the draft is missing, damaged, or of another target.
         EngineError: the target cannot be decoded speculatively in this process.
+        StoreError: the answers would not fit on the disk.
     """
     torch.set_num_threads(compute.threads_per_worker)
+    settings = settings_of(drafter, spec, seed, target.facts)
+    table = pa.concat_tables(prompts.tables("benchmark"))
+    tokens = table.num_rows * len(settings.temperatures) * settings.max_tokens
+    require_space(tokens * _BYTES_PER_TOKEN, f"measuring the drafter {drafter} on {table.num_rows} prompts")
     model = load_target(target, target_spec)
     make = drafter_factory(drafter, draft, model, spec)
-    table = pa.concat_tables(prompts.tables("benchmark"))
     room = spec.max_tokens + spec.chain
     shard = render_shard(table, load_tokenizer(target, target_spec), target.facts, room, "benchmark")
-    return measure_shard(shard, model, drafter, make, settings_of(drafter, spec, seed, target.facts), spec, workspace())
+    return measure_shard(shard, model, drafter, make, settings, spec, workspace())
 
 
 def drafter_factory(name: str, draft: Shards | None, target: Target, spec: BenchmarkSpec) -> Callable[[], Drafter]:
@@ -104,6 +111,11 @@ def measure_shard(
     space: Workspace,
 ) -> Shards:
     """Decode the batches that an earlier attempt did not finish, and write all rows in the order of the prompts."""
+    if not shard.prompts:
+        raise PromptSourceError(
+            f"none of the {len(shard.quarantine)} benchmark prompts of this shard can be decoded, the first because "
+            f"{shard.quarantine[0]['detail']}: give shorter prompts, or lower benchmark.max_tokens"
+        )
     started, made = time.perf_counter(), 0
     tables: list[pa.Table] = []
     total = len(shard.prompts) * len(settings.temperatures)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tasks.target.sampling import draw
+
 
 @dataclass(frozen=True)
 class Proposal:
@@ -135,16 +137,3 @@ def residual(target: Tensor, drafted: Tensor, proposal: Proposal, rows: Tensor, 
         rest.clamp_(min=0)
     # p = q up to rounding leaves nothing, but then a rejection is itself a matter of rounding
     return torch.where(rest.sum(dim=-1, keepdim=True) > 0, rest, target)
-
-
-def draw(probabilities: Tensor, uniforms: Tensor) -> Tensor:
-    """Draw one column per row by inverse distribution function.
-
-    Args:
-        probabilities: (n, columns), not negative, need not be normalised.
-        uniforms: float64 (n,) in [0, 1).
-    """
-    cumulative = probabilities.double().cumsum(dim=-1)
-    threshold = uniforms[:, None] * cumulative[:, -1:]
-    # right=True skips columns of probability 0
-    return torch.searchsorted(cumulative, threshold, right=True)[:, 0].clamp_(max=probabilities.shape[1] - 1)

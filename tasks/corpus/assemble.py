@@ -17,7 +17,7 @@ import pyarrow as pa
 from schemas.answers import SEQUENCES
 from schemas.corpus import CORPUS
 from schemas.errors import RecipeError
-from schemas.prompts import QUARANTINE
+from schemas.prompts import QUARANTINE, quarantine_row
 from schemas.ragged import Counts, Ragged
 from schemas.recipe import CorpusSpec
 
@@ -143,16 +143,7 @@ def quarantine_table(tables: Tables, plan: Plan, spec: CorpusSpec) -> pa.Table:
         for number, row in zip(rows, take_rows(tables(), rows).to_pylist() if len(rows) else (), strict=True):
             detail = f"{plan.lengths[number]} ids, {plan.completions[number]} of them completion; {rule}"
             raw = json.dumps(row, ensure_ascii=False, sort_keys=True).encode()
-            quarantined.append(
-                {
-                    "step": STEP,
-                    "dataset": row["dataset"],
-                    "source_key": row["prompt_id"],
-                    "reason": reason,
-                    "detail": detail,
-                    "raw": raw,
-                }
-            )
+            quarantined.append(quarantine_row(STEP, row["dataset"], row["prompt_id"], reason, detail, raw))
     return QUARANTINE.table(quarantined)
 
 

@@ -1,7 +1,7 @@
 """Bias-free linear layers whose float32 products on a CPU go through oneDNN, forward and backward.
 
-oneDNN uses the widest vector instructions of any CPU, MKL only on some makers' CPUs: the products of a draft are then
-about twice as fast (tests/benchmarks/training.py). Everything else (float64, other devices) is plain torch.
+The products of a draft are then about twice as fast (tests/benchmarks/training.py). Everything else (float64, other
+devices) is plain torch.
 
 oneDNN compiles a kernel of 0.6 MB, in half a millisecond, for every shape it meets, and keeps the last 1024. So row
 counts are rounded up with rows of zeros to a few sizes; who calls often does so once, with `stack_rows`.
@@ -16,9 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tasks.onednn import HAS_ONEDNN, onednn_linear
+
 _SIZES_PER_OCTAVE = 8  # at most one row in eight is added, one in sixteen on average
 _FEW_ROWS = 2  # up to here a product is bound by reading the weight, and oneDNN gains nothing
-_HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 class Linear(nn.Linear):
@@ -40,8 +41,8 @@ def product(x: Tensor, weight: Tensor) -> Tensor:
     rows = x.reshape(-1, x.shape[-1])
     size = round_rows(len(rows))
     if size == len(rows):
-        return _onednn(x, weight)
-    return _onednn(functional.pad(rows, (0, 0, 0, size - len(rows))), weight)[: len(rows)].view(*x.shape[:-1], -1)
+        return onednn_linear(x, weight)
+    return onednn_linear(functional.pad(rows, (0, 0, 0, size - len(rows))), weight)[: len(rows)].view(*x.shape[:-1], -1)
 
 
 def round_rows(rows: int) -> int:
@@ -62,16 +63,12 @@ def stack_rows(parts: Iterable[Tensor], rows: int = 0) -> Tensor:
 
 def _suits_onednn(x: Tensor) -> bool:
     many = x.numel() > _FEW_ROWS * x.shape[-1]
-    return many and _HAS_ONEDNN and x.dtype == torch.float32 and x.device.type == "cpu"
-
-
-def _onednn(x: Tensor, weight: Tensor) -> Tensor:
-    return torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")  # noqa: SLF001 (what torch.compile emits)
+    return many and HAS_ONEDNN and x.dtype == torch.float32 and x.device.type == "cpu"
 
 
 def _weight_gradient(inputs: Tensor, gradients: Tensor) -> Tensor:  # (rows, in), (rows, out) -> (out, in)
     into, x = stack_rows([gradients]).t().contiguous(), stack_rows([inputs]).t()
-    return _onednn(into, x) if _suits_onednn(into) else into @ x.t()
+    return onednn_linear(into, x) if _suits_onednn(into) else into @ x.t()
 
 
 class _Linear(torch.autograd.Function):

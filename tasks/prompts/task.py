@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-from schemas.prompts import PROMPTS, QUARANTINE
+from schemas.prompts import PROMPTS, QUARANTINE, quarantine_row
 from schemas.recipe import DatasetSpec
 from tasks.artifacts.artifact import Shards, SourceFile
 from tasks.artifacts.task import artifact_task, workspace
@@ -73,13 +73,5 @@ def prompt_tables(prompts: list[Prompt], split: str, size: int) -> Iterator[pa.T
 def quarantine_table(rejected: Iterable[Rejected]) -> pa.Table:
     """Every row that could not go on, with its bytes."""
     return QUARANTINE.table(
-        {
-            "step": STEP,
-            "dataset": row.dataset,
-            "source_key": row.source_key,
-            "reason": row.reason,
-            "detail": row.detail,
-            "raw": row.raw,
-        }
-        for row in rejected
+        quarantine_row(STEP, row.dataset, row.source_key, row.reason, row.detail, row.raw) for row in rejected
     )

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from schemas.answers import SEQUENCES
-from schemas.prompts import QUARANTINE
+from schemas.prompts import QUARANTINE, quarantine_row
 from schemas.ragged import Ids, Ragged
 from tasks.reconstruct.formats import Fault, TokenFormat
 
@@ -79,13 +79,13 @@ def _sequences(good: pa.Table, template_sha256: str) -> pa.Table:
 
 def _quarantine(bad: pa.Table, faults: list[Fault]) -> pa.Table:
     return QUARANTINE.table(
-        {
-            "step": STEP,
-            "dataset": answer["dataset"],
-            "source_key": answer["prompt_id"],
-            "reason": fault.reason,
-            "detail": fault.detail,
-            "raw": json.dumps(answer, ensure_ascii=False, sort_keys=True).encode(),
-        }
+        quarantine_row(
+            STEP,
+            answer["dataset"],
+            answer["prompt_id"],
+            fault.reason,
+            fault.detail,
+            json.dumps(answer, ensure_ascii=False, sort_keys=True).encode(),
+        )
         for answer, fault in zip(bad.to_pylist(), faults, strict=True)
     )

@@ -13,8 +13,8 @@ import numpy as np
 
 from schemas.errors import TargetError
 from tasks.artifacts.files import atomic_file, write_bytes
-from tasks.target.source import WHEEL
 from tasks.target.text import render_prompt
+from tasks.wheels import WHEEL
 
 CONFIG_FILES = ("config.json", "generation_config.json")
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from schemas.errors import TargetError
@@ -164,6 +165,9 @@ def _load_model(target: Shards, spec: TargetSpec) -> Any:
             use_safetensors=True,
             device_map="auto" if spec.device == "auto" else None,
         )
-    except (OSError, ValueError, KeyError, RuntimeError) as exc:
-        raise TargetError(f"the target in {folder} does not load: {exc}") from exc
-    return model if spec.device == "auto" else model.to(spec.device)
+        return model if spec.device == "auto" else model.to(spec.device)
+    except (OSError, ValueError, KeyError, RuntimeError, AssertionError, SafetensorError) as exc:
+        raise TargetError(
+            f"the target in {folder} does not load on target.device {spec.device!r}: {exc}. "
+            "Check the files and the device"
+        ) from exc

@@ -1,7 +1,7 @@
 """Linear layers of a frozen float32 model on a CPU, with weights packed for oneDNN once.
 
-oneDNN uses the widest vector instructions of any CPU, MKL only on some makers' CPUs: batches then decode about twice as
-fast. A row's result also depends less on how many rows are computed together, which greedy identity gains from.
+Batches then decode about twice as fast. A row's result also depends less on how many rows are computed together, which
+greedy identity gains from.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+from tasks.onednn import HAS_ONEDNN, onednn_linear, pack_weight
 
 _ROWS_HINT = 64  # the layout for 64 rows also serves few rows well; that for one row does not serve many
 
@@ -23,10 +23,10 @@ class PackedLinear(nn.Module):
         super().__init__()
         self.weight, self.bias = linear.weight, linear.bias
         self.in_features, self.out_features = linear.in_features, linear.out_features
-        self._packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), _ROWS_HINT)  # noqa: SLF001
+        self._packed = pack_weight(linear.weight.detach(), _ROWS_HINT)
 
     def forward(self, x: Tensor) -> Tensor:  # (..., in) -> (..., out)
-        return torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, "none", [], "")  # noqa: SLF001
+        return onednn_linear(x, self._packed, self.bias)
 
 
 def pack_linears(model: nn.Module) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from schemas.errors import TemplateRefused
+from schemas.prompts import quarantine_row
 from tasks.target.text import render_prompt
 
 
@@ -62,11 +63,4 @@ def cut_batches(prompts: Sequence[RenderedPrompt], size: int) -> list[list[Rende
 
 
 def _quarantined(row: dict[str, Any], step: str, reason: str, detail: str) -> dict[str, Any]:
-    return {
-        "step": step,
-        "dataset": row["dataset"],
-        "source_key": row["prompt_id"],
-        "reason": reason,
-        "detail": detail,
-        "raw": row["messages"].encode(),
-    }
+    return quarantine_row(step, row["dataset"], row["prompt_id"], reason, detail, row["messages"].encode())

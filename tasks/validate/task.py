@@ -18,12 +18,13 @@ _log = logging.getLogger(f"eyas.{STEP}")
 
 
 @artifact_task(version="1")
-def audit_sequences(target: Shards, sequences: list[Shards], spec: AuditSpec) -> Shards:
+def audit_sequences(target: Shards, answers: list[Shards], sequences: list[Shards], spec: AuditSpec) -> Shards:
     """The sequences that keep every rule: parts `sequences` (a shard for each shard in), `quarantine` and `audit`.
 
     Args:
         target: the prepared target.
-        sequences: results of reconstruct, whose facts count for the gate too.
+        answers: results of generate, whose quarantined rows count for the gate too.
+        sequences: results of reconstruct, whose quarantined rows do so as well.
         spec: what may pass.
 
     Raises:
@@ -33,8 +34,10 @@ def audit_sequences(target: Shards, sequences: list[Shards], spec: AuditSpec) ->
     out = workspace()
     quarantined = [QUARANTINE.table([])]
     number = 0
+    for artifact in answers:
+        audit.count_upstream("generate", artifact.facts)
     for artifact in sequences:
-        audit.count_upstream(artifact.facts)
+        audit.count_upstream("reconstruct", artifact.facts)
         for table in artifact.tables("sequences"):
             audited = audit.take(table)
             out.add_table("sequences", f"sequences-{number:05d}.parquet", audited.sequences, SEQUENCES)

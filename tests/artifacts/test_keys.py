@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from schemas.recipe import GenerationSpec
+from schemas.recipe import BenchmarkSpec, GenerationSpec, TrainingSpec
 from tasks.artifacts.artifact import Rows, Shard, Shards, SourceFile
 from tasks.artifacts.keys import ContentKey, canonical
 from tests.artifacts.pipeline import NUMBERS
@@ -178,3 +178,12 @@ class WithSet(BaseModel):
 def test_values_without_content_identity_are_refused(value: Any) -> None:
     with pytest.raises(TypeError, match="cache key"):
         canonical(value)
+
+
+def test_fields_that_only_cut_the_work_are_no_part_of_the_key() -> None:
+    plain = canonical(TrainingSpec())
+    assert canonical(TrainingSpec(checkpoint_every=7)) == plain
+    assert canonical(TrainingSpec(epochs=10.0)) == canonical(TrainingSpec(epochs=10)) == plain
+    assert canonical(TrainingSpec(evaluate_every=7)) != plain
+    assert canonical(BenchmarkSpec(bootstrap=100, baselines=[], shard_prompts=1)) == canonical(BenchmarkSpec())
+    assert canonical(BenchmarkSpec(chain=4)) != canonical(BenchmarkSpec())

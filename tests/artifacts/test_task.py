@@ -233,16 +233,17 @@ def test_peek_finds_results_and_runs_nothing(store: Path) -> None:
 
 @artifact_task(version="1")
 def two_steps(text: str) -> Shards:
-    """Write one shard, fail the first time, then write the other."""
+    """Write one file, fail the first time, then write the other."""
     folder = workspace()
-    if folder.path("first.parquet").exists():
+    first = folder.path("first.json")
+    if first.exists():
         ran.append("found the first")
-        folder.add_existing_table("numbers", "first.parquet", NUMBERS)
     else:
         ran.append("made the first")
-        folder.add_table("numbers", "first.parquet", NUMBERS.table([{"value": 1}]), NUMBERS)
+        first.write_text("{}")
         folder.path("scratch").write_text(text)
         raise RuntimeError("killed")
+    folder.add_file("config", first.name)
     folder.add_table("numbers", "second.parquet", NUMBERS.table([{"value": 2}]), NUMBERS)
     return folder.publish()
 
@@ -252,7 +253,7 @@ def test_what_a_failed_attempt_left_is_used_and_cleaned(store: Path) -> None:
     assert only(store / "data", "two_steps/*.part/scratch")
     assert _state_of(two_steps, "x").name == "Completed"
     assert ran == ["made the first", "found the first"]
-    assert {path.name for path in (store / "data").rglob("*.*")} == {"first.parquet", "second.parquet"}
+    assert {path.name for path in (store / "data").rglob("*.*")} == {"first.json", "second.parquet"}
     assert _state_of(two_steps, "x").name == "Cached"
 
 

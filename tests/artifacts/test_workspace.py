@@ -40,11 +40,10 @@ def test_published_files_are_in_their_place_and_nothing_else(store: Path) -> Non
 
 
 def test_the_next_attempt_finds_what_the_last_one_left(store: Path) -> None:
-    Workspace(KEY).add_table("numbers", "a.parquet", NUMBERS.table([{"value": 7}]), NUMBERS)
+    (Workspace(KEY).ensure_folder() / "a.json").write_text("7")
     again = Workspace(KEY)
-    assert again.path("a.parquet").exists()
-    again.add_existing_table("numbers", "a.parquet", NUMBERS)
-    assert again.publish().table("numbers").to_pylist() == [{"value": 7}]
+    again.add_file("config", "a.json")
+    assert again.publish().file("config").read_text() == "7"
 
 
 def test_a_new_result_takes_the_place_of_an_old_one(store: Path) -> None:

@@ -14,7 +14,7 @@ from tasks.benchmark import verify as verify_module
 from tasks.benchmark.batch import Batch, DecodeSettings
 from tasks.benchmark.decode import decode
 from tasks.benchmark.drafters import Drafter, EagleDrafter, NgramDrafter, PlainDrafter, lookup
-from tasks.benchmark.verify import Proposal, Uniforms, draw
+from tasks.benchmark.verify import Proposal, Uniforms
 from tasks.target.model import Target
 from tasks.target.rendering import RenderedPrompt
 from tests.benchmark.models import Oracle, make_draft, make_prompts, make_settings, make_target
@@ -209,9 +209,3 @@ def test_lookup_takes_the_latest_occurrence_of_the_longest_suffix() -> None:
     assert lookup(known, 1, 2).tolist() == [8, 1]
     assert lookup(np.array([1, 2, 3]), 3, 4).tolist() == []
     assert lookup(np.array([5]), 3, 4).tolist() == []
-
-
-def test_a_draw_never_takes_what_has_no_probability() -> None:
-    probabilities = torch.tensor([[0.0, 0.25, 0.0, 0.75, 0.0]]).repeat(4, 1)
-    uniforms = torch.tensor([0.0, 0.2499, 0.25, 1 - 2**-53], dtype=torch.float64)
-    assert draw(probabilities, uniforms).tolist() == [1, 1, 3, 3]

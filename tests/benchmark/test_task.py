@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from schemas.errors import DraftError
-from schemas.measures import ACCEPTANCE
+from schemas.errors import DraftError, PromptSourceError
 from schemas.prompts import PROMPTS
 from schemas.recipe import BenchmarkSpec, ComputeSpec, TargetSpec
 from tasks.artifacts.artifact import Shards
@@ -74,7 +73,7 @@ def store_draft(**changes: Any) -> Shards:
     draft = Eagle3Draft(config)
     draft.set_vocabulary(torch.arange(512) * 3)
     space = Workspace("export_draft/given.parquet")
-    write_checkpoint(space.path(CONFIG).parent, draft, torch.bfloat16)
+    write_checkpoint(space.ensure_folder(), draft, torch.bfloat16)
     space.add_file("config", CONFIG)
     space.add_file("weights", WEIGHTS)
     return space.publish()
@@ -140,11 +139,9 @@ def test_batches_are_cut_by_length_then_id() -> None:
     assert lengths == sorted(lengths)
 
 
-def test_a_shard_of_unusable_prompts_gives_no_rows(measure: Measure) -> None:
-    measured = measure("ngram", spec=SPEC.model_copy(update={"max_tokens": 1024}))
-    assert measured.rows("acceptance") == 0
-    assert measured.rows("quarantine") == len(TEXTS)
-    assert measured.table("acceptance").schema.equals(ACCEPTANCE.arrow)
+def test_a_shard_without_one_usable_prompt_is_an_error(measure: Measure) -> None:
+    with pytest.raises(PromptSourceError, match=f"none of the {len(TEXTS)} benchmark prompts of this shard"):
+        measure("ngram", spec=SPEC.model_copy(update={"max_tokens": 1024}))
 
 
 def test_a_missing_draft_is_named(measure: Measure) -> None:

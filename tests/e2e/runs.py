@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow.parquet as pq
+
+from tasks.artifacts.locks import lock_name
 
 ROOT = Path(__file__).parents[2]
 
@@ -103,3 +107,24 @@ def committed(store: Path) -> dict[str, Record]:
         stored = json.loads(path.read_bytes())["artifact"]
         records[key] = Record(key, key.split("/")[0], head["digest"], stored.get("task_run_id", ""))
     return records
+
+
+def tasks_under_way(process: int, keys: Iterable[str]) -> set[str]:
+    """The tasks that a live flow run has begun and not finished: it holds the lock files of their keys open.
+
+    Args:
+        process: the id of the flow run's process.
+        keys: the keys that the flow run can come to.
+    """
+    opened = set()
+    for descriptor in _descriptors(process):
+        with contextlib.suppress(OSError):  # closed since it was listed
+            opened.add(descriptor.readlink().name)
+    return {key.split("/")[0] for key in keys if lock_name(key) in opened}
+
+
+def _descriptors(process: int) -> list[Path]:
+    try:
+        return list(Path(f"/proc/{process}/fd").iterdir())
+    except OSError:  # the process has ended
+        return []

@@ -39,7 +39,7 @@ LAYOUT = {
 def stored_draft(draft: Eagle3Draft) -> Shards:
     """What the training step leaves."""
     space = Workspace("train_draft/given.parquet")
-    write_checkpoint(space.path(CONFIG).parent, draft, torch.float32)
+    write_checkpoint(space.ensure_folder(), draft, torch.float32)
     space.add_file("config", CONFIG)
     space.add_file("weights", WEIGHTS)
     return space.publish()

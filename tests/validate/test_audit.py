@@ -109,7 +109,7 @@ def test_no_row_at_all_closes_the_gate():
 
 def test_what_reconstruct_quarantined_counts_for_the_gate():
     judged = audit(max_quarantined_share=0.05)
-    judged.count_upstream({"rows_in": 10, "rows_out": 1, "quarantined": {"billed_count_differs": 9}})
+    judged.count_upstream("reconstruct", {"rows_in": 10, "rows_out": 1, "quarantined": {"billed_count_differs": 9}})
     judged.take(sequences(sequence(1)))
     assert counts(judged) == {"reconstruct:billed_count_differs": 9}
     with pytest.raises(GateFailed, match="too many rows fail: reconstruct:billed_count_differs"):
@@ -141,7 +141,7 @@ def test_rows_in_are_rows_out_plus_quarantined(shards: list[list[tuple[int, list
 def test_the_task_writes_a_shard_for_each_shard_and_the_audit(store: Path):
     first = stored("one", "sequences", SEQUENCES, [sequences(sequence(1)), sequences(sequence(2))], rows_in=2)
     second = stored("two", "sequences", SEQUENCES, [sequences(sequence(1))], rows_in=1)
-    found = run_body(audit_sequences, TARGET, [first, second], OPEN)
+    found = run_body(audit_sequences, TARGET, [], [first, second], OPEN)
     assert [table.num_rows for table in found.tables("sequences")] == [1, 1, 0]
     assert found.table("quarantine")["reason"].to_pylist() == ["duplicate_prompt"]
     assert {row["check"]: row["failed"] for row in found.table("audit").to_pylist()}["duplicate_prompt"] == 1

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
-
-import httpx
-from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows.interruption import stopping_at_once
+from flows.server import server_in_use
 from schemas.errors import EyasError
 from schemas.recipe import Recipe, load_recipe
-
-LOCAL_API = "http://127.0.0.1:4200/api"
+from tasks.artifacts.redaction import redact
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -30,27 +25,16 @@ def main(arguments: list[str] | None = None) -> None:
             return
         run(recipe)
     except EyasError as exc:
-        print(f"error: {exc}", file=sys.stderr)
+        print(f"error: {redact(str(exc))}", file=sys.stderr)
         sys.exit(1)
 
 
 def run(recipe: Recipe) -> None:
-    """Run `build_draft` in this process, on the local Prefect server when one is up, else on an ephemeral one."""
+    """Run `build_draft` in this process, on the local Prefect server when one is up, else on a temporary one."""
     from flows.build_draft import build_draft
 
-    with local_server(), stopping_at_once():
+    with stopping_at_once(), server_in_use():
         build_draft(recipe)
-
-
-def local_server() -> AbstractContextManager[Any]:
-    """Use the server of `make up` when it answers and no other is configured."""
-    if PREFECT_API_URL.value():
-        return nullcontext()
-    try:
-        healthy = httpx.get(f"{LOCAL_API}/health", timeout=2).status_code == httpx.codes.OK
-    except httpx.HTTPError:
-        healthy = False
-    return temporary_settings({PREFECT_API_URL: LOCAL_API}) if healthy else nullcontext()
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -5,21 +5,27 @@ Left to themselves, Prefect and the thread pool would first wait for all running
 
 from __future__ import annotations
 
-import atexit
+import _thread
 import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import NoReturn
+from uuid import UUID
 
 import httpx
 from prefect.client.orchestration import get_client
 from prefect.context import FlowRunContext
 from prefect.exceptions import PrefectException
+from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Crashed
 
+from flows.server import kill_child_servers
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_TELL_SECONDS = 3
 
 
 @contextmanager
@@ -33,22 +39,40 @@ def stopping_at_once() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _stop(number: int, _frame: FrameType | None) -> None:
-    for each in _SIGNALS:
-        signal.signal(each, signal.SIG_IGN)
-    print("\nstopped; what is finished is kept, the same command goes on from there", file=sys.stderr, flush=True)
-    _tell_prefect(number)
-    atexit._run_exitfuncs()  # noqa: SLF001 (stops Prefect's temporary server, which would outlive us)
-    os._exit(128 + number)
-
-
-def _tell_prefect(number: int) -> None:
-    context = FlowRunContext.get()
-    if context is None or context.flow_run is None:
-        return
-    state = Crashed(message=f"stopped by {signal.Signals(number).name} in the terminal")
+def _stop(number: int, _frame: FrameType | None) -> NoReturn:
     try:
-        with get_client(sync_client=True, httpx_settings={"timeout": 3}) as client:
-            client.set_flow_run_state(context.flow_run.id, state, force=True)
-    except (httpx.HTTPError, PrefectException, RuntimeError) as exc:
-        print(f"Prefect was not told: {exc}", file=sys.stderr)
+        for each in _SIGNALS:
+            signal.signal(each, signal.SIG_IGN)
+        with suppress(RuntimeError):  # the signal came in the middle of another print
+            print(
+                "\nstopped; what is finished is kept, the same command goes on from there", file=sys.stderr, flush=True
+            )
+        context = FlowRunContext.get()
+        if context and context.flow_run:
+            _tell_prefect(number, context.flow_run.id)
+    finally:
+        kill_child_servers()
+        os._exit(128 + number)
+
+
+def _tell_prefect(number: int, flow_run: UUID) -> None:
+    """Set the flow run's state, in a thread that is not waited for long: the interrupted code may hold any lock."""
+    api = PREFECT_API_URL.value()
+    told = _thread.allocate_lock()
+    told.acquire()
+
+    def tell() -> None:
+        state = Crashed(message=f"stopped by {signal.Signals(number).name} in the terminal")
+        try:
+            with (
+                temporary_settings({PREFECT_API_URL: api}),
+                get_client(sync_client=True, httpx_settings={"timeout": _TELL_SECONDS}) as client,
+            ):
+                client.set_flow_run_state(flow_run, state, force=True)
+        except (httpx.HTTPError, PrefectException, RuntimeError) as exc:
+            print(f"Prefect was not told: {exc}", file=sys.stderr)
+        finally:
+            told.release()
+
+    _thread.start_new_thread(tell, ())
+    told.acquire(timeout=_TELL_SECONDS)

@@ -15,7 +15,8 @@ import httpx
 import pytest
 from prefect.settings import PREFECT_API_URL
 
-from deployments.serve import RECIPES, SERVED, Address, ServerError, is_prefect, main, server
+from deployments.serve import RECIPES, SERVED, main, server
+from flows.server import Address, ServerError, is_prefect
 from schemas.recipe import load_recipe
 from tasks.artifacts.files import write_bytes
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -46,7 +47,7 @@ SHARDS = Contract(
 )
 
 
-class Artifact(BaseModel):
+class Artifact(BaseModel, ABC):
     """A typed task result.
 
     `facts` are small values that belong to the content (they count in the digest); `measures` are figures such as
@@ -60,13 +61,13 @@ class Artifact(BaseModel):
     measures: dict[str, float] = Field(default_factory=dict)
     lineage: dict[str, Any] = Field(default_factory=dict)
 
+    @abstractmethod
     def to_table(self) -> pa.Table:
         """The table that is stored."""
-        raise NotImplementedError
 
+    @abstractmethod
     def digest(self) -> str:
         """Hex SHA-256 of the content."""
-        raise NotImplementedError
 
     def verify(self, root: Path, level: VerifyLevel) -> None:
         """Check what the result points to; raises ArtifactInvalid."""

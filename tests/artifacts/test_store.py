@@ -52,7 +52,7 @@ def test_a_store_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
 def test_prefect_must_keep_results_in_a_store(tmp_path: Path) -> None:
     with (
         temporary_settings({PREFECT_RESULTS_LOCAL_STORAGE_PATH: tmp_path / "storage"}),
-        pytest.raises(StoreError, match="which is no store: set EYAS_STORE"),
+        pytest.raises(StoreError, match="which is no store: unset it and set EYAS_STORE"),
     ):
         store_root()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
 import re
@@ -83,10 +84,10 @@ def _build_under_fire(
     runs: Runs, recipe: Path, undisturbed: float, dice: random.Random, keys: list[str], tally: Tally
 ) -> None:
     """Kill attempts at random moments until one comes through; `keys` are those of the whole build."""
-    while True:
+    for attempt in itertools.count():
         tally.attempts += 1
         child = runs.start(recipe)
-        time.sleep(dice.uniform(0.02, 0.5) * undisturbed)
+        time.sleep(dice.uniform(0.02, 0.4 + attempt / 25) * undisturbed)  # ever longer, so that it ends
         under_way = tasks_under_way(child, keys)
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize(
     ("section", "field", "value", "cause"),
     [
-        ("audit", "min_rows", 1000, "GateFailed: the audit stops the flow: 21 good rows are left"),
+        ("audit", "min_rows", 1000, "GateFailed: the audit stops the flow: 22 good rows are left"),
         ("target", "device", "gpu0", "TargetError: the target in"),
     ],
 )

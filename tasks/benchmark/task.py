@@ -12,7 +12,7 @@ import torch
 from schemas.errors import ArtifactInvalid, DraftError, PromptSourceError
 from schemas.measures import ACCEPTANCE
 from schemas.prompts import QUARANTINE
-from schemas.recipe import BenchmarkSpec, ComputeSpec, TargetSpec
+from schemas.sections import BenchmarkSpec, ComputeSpec, TargetSpec
 from tasks.artifacts.artifact import Shards
 from tasks.artifacts.files import read_table, write_table
 from tasks.artifacts.store import require_space

@@ -19,7 +19,7 @@ from schemas.corpus import CORPUS
 from schemas.errors import RecipeError
 from schemas.prompts import QUARANTINE, quarantine_row
 from schemas.ragged import Counts, Ragged
-from schemas.recipe import CorpusSpec
+from schemas.sections import CorpusSpec
 
 STEP = "corpus"
 MIN_COMPLETION = 2  # a row is served x[t+1] and predicts x[t+2], and both must be completion ids

@@ -9,7 +9,7 @@ import numpy as np
 
 from schemas.corpus import CORPUS, CORPUS_SPLITS, COVERAGE, VOCABULARY
 from schemas.prompts import QUARANTINE
-from schemas.recipe import CorpusSpec, VocabularySpec
+from schemas.sections import CorpusSpec, VocabularySpec
 from tasks.artifacts.artifact import Shards
 from tasks.artifacts.task import artifact_task, workspace
 from tasks.corpus.assemble import STEP, corpus_shards, plan_corpus, quarantine_table

@@ -15,7 +15,7 @@ import pyarrow as pa
 from schemas.corpus import CORPUS_SPLITS, COVERAGE, VOCABULARY
 from schemas.errors import RecipeError
 from schemas.ragged import Counts, Ids, Mask, Ragged
-from schemas.recipe import VocabularySpec
+from schemas.sections import VocabularySpec
 
 _PRIOR_OFFSET = 300  # ids of a byte-pair vocabulary are ranks; use falls about as 1 / (rank + 300)
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from schemas.errors import ProbeFailed
-from schemas.recipe import ExtractionSpec
+from schemas.sections import ExtractionSpec
 from tasks.extract.states import aux_layers, right_padded
 from tasks.target.decoding import decode
 from tasks.target.model import Target

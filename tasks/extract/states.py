@@ -10,7 +10,7 @@ from torch import Tensor
 
 from schemas.corpus import HIDDEN_STATES, STATE_BYTES
 from schemas.errors import ProbeFailed
-from schemas.recipe import ExtractionSpec
+from schemas.sections import ExtractionSpec
 from tasks.target.decoding import ignore
 from tasks.target.model import Target, default_aux_layers
 

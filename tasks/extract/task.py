@@ -10,7 +10,7 @@ import torch
 
 from schemas.corpus import HIDDEN_STATES, PROBE, STATE_BYTES
 from schemas.errors import ProbeFailed, TemplateRefused
-from schemas.recipe import ComputeSpec, ExtractionSpec, TargetSpec
+from schemas.sections import ComputeSpec, ExtractionSpec, TargetSpec
 from tasks.artifacts.artifact import Rows, Shards
 from tasks.artifacts.store import require_space
 from tasks.artifacts.task import artifact_task, peek, workspace

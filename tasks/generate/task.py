@@ -16,7 +16,7 @@ import torch
 from schemas.answers import ANSWERS
 from schemas.errors import EngineError
 from schemas.prompts import QUARANTINE
-from schemas.recipe import ComputeSpec, GenerationSpec, TargetSpec
+from schemas.sections import ComputeSpec, GenerationSpec, TargetSpec
 from tasks.artifacts.artifact import Shards
 from tasks.artifacts.keys import canonical
 from tasks.artifacts.store import require_space

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from schemas.errors import PromptSourceError
-from schemas.recipe import DatasetSpec
+from schemas.sections import DatasetSpec
 from tasks.prompts.adapters import Prompt, Rejected, parse_rows
 from tasks.prompts.decontaminate import BenchmarkIndex
 

@@ -8,7 +8,7 @@ import zlib
 from pathlib import Path
 
 from schemas.errors import PromptSourceError
-from schemas.recipe import DatasetSpec
+from schemas.sections import DatasetSpec
 from tasks.artifacts.artifact import SourceFile
 from tasks.wheels import WHEEL, install_command, wheel_files
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 
 from schemas.prompts import PROMPTS, QUARANTINE, quarantine_row
-from schemas.recipe import DatasetSpec
+from schemas.sections import DatasetSpec
 from tasks.artifacts.artifact import Shards, SourceFile
 from tasks.artifacts.task import artifact_task, workspace
 from tasks.prompts.adapters import Prompt, Rejected

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from schemas.errors import TargetError
-from schemas.recipe import TargetSpec
+from schemas.sections import TargetSpec
 from tasks.artifacts.artifact import Shards
 from tasks.target.packed import can_pack, pack_linears
 from tasks.target.place import target_folder

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from schemas.errors import ArtifactInvalid, TargetError
-from schemas.recipe import TargetSpec
+from schemas.sections import TargetSpec
 from tasks.artifacts.artifact import Shards
 from tasks.artifacts.files import verify_file
 from tasks.artifacts.store import store_root

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 
 from schemas.errors import TargetError
-from schemas.recipe import TargetSpec
+from schemas.sections import TargetSpec
 from tasks.artifacts.artifact import SourceFile
 from tasks.wheels import WHEEL, install_command, wheel_files
 

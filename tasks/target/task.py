@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from schemas.errors import TargetError
-from schemas.recipe import TargetSpec
+from schemas.sections import TargetSpec
 from tasks.artifacts.artifact import Shards, SourceFile
 from tasks.artifacts.store import require_space
 from tasks.artifacts.task import artifact_task, peek, workspace

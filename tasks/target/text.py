@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from schemas.errors import TemplateRefused
-from schemas.recipe import TargetSpec
+from schemas.sections import TargetSpec
 from tasks.artifacts.artifact import Shards
 from tasks.target.place import target_folder
 

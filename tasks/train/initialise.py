@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from schemas.errors import DraftError
-from schemas.recipe import DraftSpec
+from schemas.sections import DraftSpec
 from tasks.draft.config import DraftConfig
 from tasks.draft.model import Eagle3Draft
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from schemas.errors import DraftError
-from schemas.recipe import TrainingSpec
+from schemas.sections import TrainingSpec
 from tasks.draft.model import Eagle3Draft
 from tasks.progress import progress
 from tasks.train.checkpoints import Checkpoint, Checkpoints

@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from schemas.recipe import TrainingSpec
+from schemas.sections import TrainingSpec
 from tasks.train.gradient import Crew, PartGradient
 
 MOMENTS = ("exp_avg", "exp_avg_sq")

@@ -10,7 +10,7 @@ import torch
 from schemas.corpus import VOCABULARY
 from schemas.errors import DraftError
 from schemas.measures import TRAINING_CURVE
-from schemas.recipe import ComputeSpec, DraftSpec, TargetSpec, TrainingSpec
+from schemas.sections import ComputeSpec, DraftSpec, TargetSpec, TrainingSpec
 from tasks.artifacts.artifact import Shards
 from tasks.artifacts.store import require_space
 from tasks.artifacts.task import artifact_task, workspace

@@ -12,7 +12,7 @@ import pyarrow as pa
 from schemas.answers import AUDIT
 from schemas.errors import GateFailed
 from schemas.prompts import QUARANTINE, quarantine_row
-from schemas.recipe import AuditSpec
+from schemas.sections import AuditSpec
 from tasks.validate.rules import Rule, TargetRules, failures, figures, rules_for
 
 STEP = "validate"

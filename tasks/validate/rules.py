@@ -16,7 +16,7 @@ import pyarrow as pa
 from pandera.errors import SchemaErrors
 
 from schemas.ragged import Counts, Mask, Ragged
-from schemas.recipe import AuditSpec
+from schemas.sections import AuditSpec
 
 LOOP_TAIL = 48  # ids at the end that must repeat for an answer to count as stuck
 LOOP_BLOCK = 16  # longest block that is looked for

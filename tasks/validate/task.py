@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from schemas.answers import AUDIT, SEQUENCES
 from schemas.prompts import QUARANTINE
-from schemas.recipe import AuditSpec
+from schemas.sections import AuditSpec
 from tasks.artifacts.artifact import Shards
 from tasks.artifacts.task import artifact_task, workspace
 from tasks.validate.audit import STEP, Audit

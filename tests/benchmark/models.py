@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from schemas.recipe import TargetSpec
+from schemas.sections import TargetSpec
 from tasks.artifacts.artifact import Shards
 from tasks.benchmark.batch import Batch, DecodeSettings
 from tasks.benchmark.verify import Proposal, Uniforms

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from schemas.recipe import TargetSpec
+from schemas.sections import TargetSpec
 from tasks.benchmark.batch import DecodeSettings
 from tasks.benchmark.decode import decode
 from tasks.benchmark.drafters import Drafter, EagleDrafter, NgramDrafter

@@ -10,7 +10,7 @@ import torch
 
 from schemas.errors import DraftError, PromptSourceError
 from schemas.prompts import PROMPTS
-from schemas.recipe import BenchmarkSpec, ComputeSpec, TargetSpec
+from schemas.sections import BenchmarkSpec, ComputeSpec, TargetSpec
 from tasks.artifacts.artifact import Shards
 from tasks.artifacts.workspace import Workspace
 from tasks.benchmark import task as task_module

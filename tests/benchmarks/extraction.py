@@ -18,7 +18,7 @@ import pyarrow as pa
 import torch
 
 from schemas.corpus import CORPUS, HIDDEN_STATES
-from schemas.recipe import ExtractionSpec, TargetSpec
+from schemas.sections import ExtractionSpec, TargetSpec
 from tasks.artifacts.files import write_table
 from tasks.extract.states import cut_batches, extract_table, right_padded
 from tasks.target.convert import CONVERTIBLE, convert_wheel

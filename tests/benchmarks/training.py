@@ -24,7 +24,7 @@ import torch
 from prefect.settings import PREFECT_RESULTS_LOCAL_STORAGE_PATH, temporary_settings
 
 from schemas.corpus import HIDDEN_STATES
-from schemas.recipe import TrainingSpec
+from schemas.sections import TrainingSpec
 from tasks.artifacts.artifact import Shards
 from tasks.artifacts.store import open_store
 from tasks.artifacts.workspace import Workspace

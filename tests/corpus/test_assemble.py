@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from schemas.answers import SEQUENCES
 from schemas.errors import RecipeError
-from schemas.recipe import CorpusSpec
+from schemas.sections import CorpusSpec
 from tasks.corpus.assemble import Plan, corpus_shards, plan_corpus, quarantine_table, take_rows
 from tasks.corpus.task import build_corpus
 from tests.rows import prompt_id, run_body, sequence, sequences, stored

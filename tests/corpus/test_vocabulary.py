@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from schemas.corpus import CORPUS
 from schemas.errors import RecipeError
 from schemas.ragged import Counts
-from schemas.recipe import VocabularySpec
+from schemas.sections import VocabularySpec
 from tasks.corpus.task import build_vocabulary
 from tasks.corpus.vocabulary import choose_vocabulary, count_completions, coverage
 from tests.rows import ALSO_END, END, TARGET, VOCAB, prompt_id, run_body, stored

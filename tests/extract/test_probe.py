@@ -10,7 +10,7 @@ from torch import Tensor
 
 from schemas.errors import ProbeFailed
 from schemas.prompts import PROMPTS
-from schemas.recipe import ComputeSpec, ExtractionSpec, TargetSpec
+from schemas.sections import ComputeSpec, ExtractionSpec, TargetSpec
 from tasks.artifacts.artifact import Shards
 from tasks.extract.probe import probe, refuse_failed
 from tasks.extract.task import probe_target

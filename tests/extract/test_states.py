@@ -10,7 +10,7 @@ from torch import Tensor
 
 from schemas.corpus import CORPUS
 from schemas.errors import ProbeFailed
-from schemas.recipe import ComputeSpec, ExtractionSpec, TargetSpec
+from schemas.sections import ComputeSpec, ExtractionSpec, TargetSpec
 from tasks.artifacts.artifact import Shards
 from tasks.extract.states import captured, cut_batches, extract_table, forecast_bytes
 from tasks.extract.task import extract_states

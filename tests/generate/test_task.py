@@ -10,7 +10,7 @@ import pytest
 
 from schemas.errors import EngineError
 from schemas.prompts import PROMPTS
-from schemas.recipe import GenerationSpec
+from schemas.sections import GenerationSpec
 from tasks.artifacts.artifact import Shards
 from tasks.artifacts.workspace import Workspace
 from tasks.generate.embedded import EmbeddedEngine

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.prompts import PROMPTS
-from schemas.recipe import DatasetSpec
+from schemas.sections import DatasetSpec
 from tasks.prompts.adapters import ADAPTERS, ROLES, Prompt, Rejected, parse_rows
 from tasks.prompts.task import prompt_tables, quarantine_table
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.errors import PromptSourceError
-from schemas.recipe import DatasetSpec
+from schemas.sections import DatasetSpec
 from tasks.prompts.gather import Gathered, gather, spread
 
 BENCH = "How many legs has a spider?"

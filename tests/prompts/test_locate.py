@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import PromptSourceError
-from schemas.recipe import DatasetSpec
+from schemas.sections import DatasetSpec
 from tasks.artifacts.artifact import SourceFile
 from tasks.prompts.locate import locate_sources, read_source
 

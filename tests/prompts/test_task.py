@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from schemas.recipe import DatasetSpec
+from schemas.sections import DatasetSpec
 from tasks.artifacts.artifact import Shards
 from tasks.prompts.locate import locate_sources
 from tasks.prompts.task import gather_prompts

@@ -14,7 +14,8 @@ from prefect.client.orchestration import get_client
 from rich.console import Console
 
 from schemas.measures import ACCEPTANCE, TRAINING_CURVE
-from schemas.recipe import DatasetSpec, Recipe, TargetSpec
+from schemas.recipe import Recipe
+from schemas.sections import DatasetSpec, TargetSpec
 from tasks.artifacts.artifact import Artifact, Shards
 from tasks.artifacts.display import size as human_size
 from tasks.benchmark.statistics import measure

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from schemas.errors import TargetError
-from schemas.recipe import TargetSpec
+from schemas.sections import TargetSpec
 from tasks.artifacts.artifact import Shards
 from tasks.target.model import Target, load_target
 from tasks.target.text import render_prompt

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import TargetError
-from schemas.recipe import TargetSpec
+from schemas.sections import TargetSpec
 from tasks.artifacts.artifact import Shards
 from tasks.target.model import default_aux_layers
 from tasks.target.place import target_folder

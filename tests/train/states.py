@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from schemas.corpus import HIDDEN_STATES
-from schemas.recipe import TrainingSpec
+from schemas.sections import TrainingSpec
 from tasks.artifacts.artifact import Shards
 from tasks.artifacts.workspace import Workspace
 from tasks.draft.model import Eagle3Draft

@@ -9,7 +9,7 @@ import torch
 from pydantic import ValidationError
 
 from schemas.errors import DraftError
-from schemas.recipe import DraftSpec
+from schemas.sections import DraftSpec
 from tasks.artifacts.artifact import Shards
 from tasks.target.model import Target
 from tasks.train.aux_scale import as_columns, fold, measure_aux_scale, unfold

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from schemas.errors import DraftError
-from schemas.recipe import TrainingSpec
+from schemas.sections import TrainingSpec
 from tasks.train.checkpoints import Checkpoint, Checkpoints
 from tasks.train.loop import RECORD_EVERY, Training
 from tasks.train.optimiser import learning_rate

@@ -10,7 +10,7 @@ import torch
 from schemas.corpus import VOCABULARY
 from schemas.errors import DraftError
 from schemas.measures import TRAINING_CURVE
-from schemas.recipe import ComputeSpec, DraftSpec, TargetSpec
+from schemas.sections import ComputeSpec, DraftSpec, TargetSpec
 from tasks.artifacts.artifact import Shards
 from tasks.draft.checkpoint import load_draft
 from tasks.train.task import initialise_draft, train_draft

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from schemas.answers import SEQUENCES
 from schemas.errors import GateFailed
-from schemas.recipe import AuditSpec
+from schemas.sections import AuditSpec
 from tasks.validate.audit import Audit
 from tasks.validate.rules import TargetRules
 from tasks.validate.task import audit_sequences

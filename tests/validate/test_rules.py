@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from schemas.ragged import Ragged
-from schemas.recipe import AuditSpec
+from schemas.sections import AuditSpec
 from tasks.validate.rules import LOOP_BLOCK, LOOP_TAIL, TargetRules, end_in_a_loop, failures, figures, rules_for
 from tests.rows import ALSO_END, CONTEXT, END, TARGET, VOCAB, sequence, sequences
 

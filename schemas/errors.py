@@ -47,3 +47,7 @@ class ProbeFailed(EyasError):
 
 class DraftError(EyasError):
     """A draft's configuration or checkpoint is wrong: names the tensor or field."""
+
+
+class TokenFormatError(EyasError):
+    """A tokenizer or token format cannot give exact ids: names the file or marker, and both values."""

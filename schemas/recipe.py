@@ -24,6 +24,7 @@ from schemas.sections import (
     DraftSpec,
     ExtractionSpec,
     GenerationSpec,
+    ReconstructionSpec,
     Section,
     TargetSpec,
     TrainingSpec,
@@ -41,6 +42,7 @@ class Recipe(Section):
     target: TargetSpec
     datasets: list[DatasetSpec] = Field(min_length=1, description="Prompt sources, training and benchmark.")
     generation: GenerationSpec = GenerationSpec()
+    reconstruction: ReconstructionSpec = ReconstructionSpec()
     audit: AuditSpec = AuditSpec()
     corpus: CorpusSpec = CorpusSpec()
     vocabulary: VocabularySpec = VocabularySpec()
@@ -71,10 +73,17 @@ class Recipe(Section):
             raise ValueError("benchmark.temperatures: a temperature is listed twice")
         if len(set(self.benchmark.baselines)) != len(self.benchmark.baselines):
             raise ValueError("benchmark.baselines: a baseline is listed twice")
-        if self.corpus.max_length <= self.generation.max_tokens:
+        longer = self.generation.regenerate_tokens
+        if longer and longer <= self.generation.max_tokens:
             raise ValueError(
-                f"corpus.max_length is {self.corpus.max_length}, so an answer of generation.max_tokens "
-                f"{self.generation.max_tokens} would never fit with its prompt; raise the one or lower the other"
+                f"generation.regenerate_tokens is {longer}; it must be more than generation.max_tokens "
+                f"{self.generation.max_tokens}, or 0"
+            )
+        most = max(self.generation.max_tokens, longer)
+        if self.corpus.max_length <= most:
+            raise ValueError(
+                f"corpus.max_length is {self.corpus.max_length}, so an answer of "
+                f"{most} tokens would never fit with its prompt; raise the one or lower the other"
             )
         return self
 

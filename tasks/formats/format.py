@@ -1,0 +1,88 @@
+"""What a token format is: the markers of one family of models, and what an answer made of them may look like.
+
+A format adds, drops or changes no id that was sampled. Where a text can be read in two ways it gives both readings, and
+leaves it to the billed count to decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, Protocol
+
+from schemas.ragged import Ids
+
+Part = str | int  # text, or the id of a marker
+
+# How a prompt leaves the reasoning: it opened it; it closed it (thinking off); or it says nothing, so that the model
+# itself samples the open marker, or does not reason.
+Opening = Literal["open", "closed", "unsaid"]
+
+
+class Fault(NamedTuple):
+    """Why an answer is not one that the model can have given: a class that is counted, and the particulars."""
+
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class Said:
+    """An answer as text, the way a server returned it."""
+
+    reasoning: str | None
+    content: str | None
+    ended: bool  # by the model itself (stop, tool_calls), not by a limit
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One way in which a text can have been sampled; `doubt` is the delta class that explains why there are others."""
+
+    parts: tuple[Part, ...]
+    doubt: str = ""
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A call as the model wrote it; `arguments` is the text between the markers, never parsed and dumped."""
+
+    name: str
+    arguments: str
+    call_id: str = ""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer taken apart, for the history of the next turn."""
+
+    reasoning: str
+    content: str
+    calls: tuple[ToolCall, ...] = field(default=())
+
+
+class TokenFormat(Protocol):
+    """One family of models, bound to the ids of one tokenizer."""
+
+    name: str
+    end_ids: tuple[int, ...]  # ids that end a turn when sampled
+    reply_ids: tuple[int, ...]  # every marker that an answer can hold, end ids included: forced into a draft vocabulary
+    opens_in_prompt: dict[bool, Opening]  # what the template's tail is with thinking on (True) and off (False)
+
+    def opening(self, prompt_ids: Ids) -> Opening:
+        """How this prompt leaves the reasoning, read off its last ids."""
+        ...
+
+    def readings(self, said: Said, opening: Opening) -> list[Reading] | Fault:
+        """Every way in which the text can have been sampled, the likeliest first; or why it cannot be read."""
+        ...
+
+    def faults(
+        self, prompts: Sequence[Ids], completions: Sequence[Ids], finish_reasons: Sequence[str]
+    ) -> list[Fault | None]:
+        """What is wrong with the structure of each answer's ids, None where nothing is."""
+        ...
+
+    def reply(self, completion: Ids, opening: Opening) -> Reply:
+        """The answer taken apart at its markers."""
+        ...

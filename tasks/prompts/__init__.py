@@ -1,4 +1,6 @@
-"""Prompts: reads every dataset of the recipe into one table of messages, without duplicates or benchmark questions.
+"""Prompts: reads every dataset of the recipe into one table of turns to regenerate, apart from the benchmarks.
 
-A row that cannot be used is quarantined with its reason; rendering and tokens are left to the engines.
+The way of a row: locate and records/hub (bytes), adapters (a script without the dataset's own answers), conversation
+(turns and their ids), gather (duplicates, benchmarks, limits), selection (order and shards). A row that cannot be used
+is quarantined whole with its reason; rendering, tokens and answers are left to later steps.
 """

@@ -37,7 +37,7 @@ def test_real_benchmarks_and_own_prompts_are_sharded(store: Path, tmp_path: Path
         ("train-00002.parquet", 4),
         ("benchmark-00000.parquet", 100),
         ("benchmark-00001.parquet", 74),
-        ("quarantine.parquet", 1),
+        ("quarantine-00000.parquet", 1),
     ]
     assert found.facts["rows_in"] == 195
     assert found.facts["rows_out"] + sum(found.facts["quarantined"].values()) == found.facts["rows_in"]

@@ -6,16 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.prompts.adapters import Prompt, canonical_messages, prompt_id_of
-from tasks.prompts.decontaminate import RUN_WORDS, BenchmarkIndex, Overlap, words
+from tasks.overlap import RUN_WORDS, Asked, BenchmarkIndex, Overlap, words
 
 QUESTION = "Compose an engaging travel blog post about a recent trip to Hawaii, highlighting cultural experiences!"
 SHORT = "What's the capital of Norway?"
 
 
-def prompt(*turns: str, dataset: str = "chat") -> Prompt:
-    text = canonical_messages([{"role": "user", "content": turn} for turn in turns])
-    return Prompt(prompt_id_of(text), dataset, "k", text, turns)
+def prompt(*turns: str, dataset: str = "chat") -> Asked:
+    return Asked(f"{dataset} k", " | ".join(turns), turns)
 
 
 INDEX = BenchmarkIndex([prompt(QUESTION, dataset="bench"), prompt(SHORT, "And of Chad?", dataset="bench")])

@@ -1,16 +1,15 @@
-"""Tells whether a training prompt asks what a benchmark asks, by its words alone.
+"""Tells whether a prompt asks what a benchmark asks, by its words alone.
 
-Two texts are alike when they are equal after normalisation, or share a run of 13 words (the rule of the GPT-3 paper,
-appendix C). Scripts without spaces between words are compared whole only.
+Two prompts are alike when their words are equal, or when they share a run of 13 words (the rule of the GPT-3 paper,
+appendix C). Scripts without spaces between words are compared whole only. Where texts come from is left to others.
 """
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-
-from tasks.prompts.adapters import Prompt
+from typing import NamedTuple
 
 RUN_WORDS = 13
 
@@ -33,13 +32,24 @@ _FOLD = _Fold()
 
 def words(text: str) -> tuple[str, ...]:
     """The words of a text, without case, punctuation, width variants or the kind of white space."""
-    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+    if text.isascii():  # most texts, and these have nothing to normalise
+        folded = text.lower()
+    else:
+        folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
     return tuple(folded.translate(_FOLD).split())
+
+
+class Asked(NamedTuple):
+    """A conversation as the index sees it: what to call it, its prompt id, and what the user says in each turn."""
+
+    name: str
+    prompt_id: str
+    user_turns: Sequence[str]
 
 
 @dataclass(frozen=True)
 class Overlap:
-    """Which benchmark prompt a training prompt is like, and in what way."""
+    """Which benchmark prompt a prompt is like, and in what way."""
 
     benchmark: str
     how: str
@@ -48,22 +58,24 @@ class Overlap:
 class BenchmarkIndex:
     """The benchmark prompts, ready to be compared with."""
 
-    def __init__(self, prompts: Iterable[Prompt]) -> None:
+    def __init__(self, prompts: Iterable[Asked]) -> None:
         self._ids: dict[str, str] = {}
         self._texts: dict[tuple[str, ...], str] = {}
         self._runs: dict[tuple[str, ...], str] = {}
         for prompt in prompts:
-            name = f"{prompt.dataset} {prompt.source_key}"
             turns = [words(turn) for turn in prompt.user_turns]
-            self._ids.setdefault(prompt.prompt_id, name)
-            for text in (_joined(turns), turns[0]):
+            self._ids.setdefault(prompt.prompt_id, prompt.name)
+            for text in (_joined(turns), *turns[:1]):
                 if text:
-                    self._texts.setdefault(text, name)
+                    self._texts.setdefault(text, prompt.name)
             for turn in turns:
                 for run in _runs(turn):
-                    self._runs.setdefault(run, name)
+                    self._runs.setdefault(run, prompt.name)
 
-    def overlap(self, prompt: Prompt) -> Overlap | None:
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def overlap(self, prompt: Asked) -> Overlap | None:
         """The benchmark prompt that this prompt repeats, if there is one."""
         if name := self._ids.get(prompt.prompt_id):
             return Overlap(name, "the same prompt")

@@ -1,4 +1,5 @@
 """Reconstruction: from answers as an engine returned them to the exact ids that the model sampled, or quarantine.
 
-Never a guess that looks right: nothing is encoded again from text where ids were returned.
+Ids that were returned are never encoded again from text. Ids rebuilt from text are believed only if their number is the
+one that was billed. Needs neither torch nor transformers.
 """

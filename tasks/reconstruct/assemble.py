@@ -1,13 +1,15 @@
 """Turns a table of answers into exact sequences, and every answer that cannot be trusted into a quarantine row.
 
-The witnesses are the engine's own counts: the difference between ids and billed tokens must be zero in every row.
-The text of an answer is not looked at: an answer that was cut inside a character still has exact ids.
+The witnesses are the engine's own counts: the difference between ids and billed tokens must be zero in every row. The
+ids of an answer are the returned ones, or those of the one reading of its text that fits the count; and they must
+decode to the text that came.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,77 +17,176 @@ import pyarrow as pa
 
 from schemas.answers import SEQUENCES
 from schemas.prompts import QUARANTINE, quarantine_row
-from schemas.ragged import Ids, Ragged
-from tasks.reconstruct.formats import Fault, TokenFormat
+from schemas.ragged import Ids
+from tasks.reconstruct.agreement import settle_reasoning, settle_texts
+from tasks.reconstruct.counting import USUAL, Counting, Observation
+from tasks.reconstruct.judge import observations, settle_counts
+from tasks.reconstruct.prompting import settle_prompts
+from tasks.reconstruct.rebuild import settle_candidates
+from tasks.reconstruct.row import Means, Row, providers_of, rows_of
 
 STEP = "reconstruct"
+SAMPLE = 200  # answers of a provider that its counting rule is read off
+
+_KEPT = ("prompt_id", "root_id", "dataset", "request", "max_tokens", "engine", "provider", "model", "quantization")
+
+Histogram = Counter[tuple[str, int | None, str]]  # rows by provider, delta and delta class
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What made the prompts, for the columns of SEQUENCES."""
+
+    token_format: str
+    template_sha256: str
+    template_switches: str  # canonical JSON
 
 
 @dataclass(frozen=True)
 class Assembled:
-    """The sequences and the quarantined answers of one table."""
+    """The sequences and the quarantined answers of one table, and how their counts fell out."""
 
-    sequences: pa.Table
+    sequences: pa.Table  # of contract SEQUENCES, which is checked where they are written
     quarantine: pa.Table
+    histogram: Histogram
 
     def reasons(self) -> Counter[str]:
         """How many answers were quarantined for which reason."""
         return Counter(self.quarantine["reason"].to_pylist())
 
 
-def assemble(answers: pa.Table, token_format: TokenFormat, template_sha256: str) -> Assembled:
+def observe(answers: pa.Table, means: Means) -> list[Observation]:
+    """What a sample of answers (`sample`) tells about how their providers count."""
+    rows = rows_of(answers)
+    settle_prompts(rows, means)
+    settle_candidates(rows, means)
+    return observations(rows)
+
+
+def sample(answers: pa.Table, taken: Counter[str]) -> list[int]:
+    """Rows from which counting rules can be inferred, at most `SAMPLE` of each provider.
+
+    Args:
+        answers: at least the columns provider, engine, finish_reason and completion_tokens of ANSWERS.
+        taken: how many were taken from earlier tables; goes on from there.
+    """
+    counted = answers["completion_tokens"].is_valid().to_pylist()
+    natural = [reason not in (None, "length", "max_tokens") for reason in answers["finish_reason"].to_pylist()]
+    rows = []
+    for row, (provider, usable) in enumerate(
+        zip(providers_of(answers), map(all, zip(counted, natural, strict=True)), strict=True)
+    ):
+        if usable and taken[provider] < SAMPLE:
+            taken[provider] += 1
+            rows.append(row)
+    return rows
+
+
+def judge(answers: pa.Table, means: Means, rules: Mapping[str, Counting]) -> list[Row]:
+    """The verdict on every answer (contract ANSWERS), in order."""
+    rows = rows_of(answers)
+    settle_prompts(rows, means)
+    settle_candidates(rows, means)
+    settle_counts(rows, rules, means)
+    _settle_structure(rows, means)
+    settle_reasoning(rows, means)
+    settle_texts(rows, means)
+    return rows
+
+
+def assemble(answers: pa.Table, means: Means, rules: Mapping[str, Counting], origin: Origin) -> Assembled:
     """Judge every answer (contract ANSWERS); rows keep their order."""
-    prompts, outputs = Ragged.of(answers["prompt_ids"]).rows(), Ragged.of(answers["output_ids"]).rows()
-    counts = zip(
-        answers["finish_reason"].to_pylist(),
-        answers["prompt_tokens"].to_pylist(),
-        answers["completion_tokens"].to_pylist(),
-        strict=True,
+    rows = judge(answers, means, rules)
+    good = pa.array([row.fault is None for row in rows], pa.bool_())
+    bad = pa.array([row.fault is not None for row in rows], pa.bool_())
+    return Assembled(
+        _sequences(answers.filter(good), [row for row in rows if row.fault is None], origin),
+        _quarantine(answers.filter(bad), [row for row in rows if row.fault is not None]),
+        histogram(rows),
     )
-    faults = [
-        _miscounted(prompt, output, prompt_tokens, completion_tokens) or token_format.fault(prompt, output, finish)
-        for prompt, output, (finish, prompt_tokens, completion_tokens) in zip(prompts, outputs, counts, strict=True)
+
+
+def histogram(rows: Sequence[Row]) -> Histogram:
+    """How the counts of answers fell out that came as far as being counted."""
+    return Counter((row.provider, row.delta, row.delta_class) for row in rows if row.delta_class)
+
+
+def provider_rows(found: Histogram, rules: Mapping[str, Counting]) -> list[dict[str, object]]:
+    """The rows of PROVIDERS."""
+    ordered = sorted(found.items(), key=lambda item: (item[0][0], item[0][1] is None, item[0][1] or 0, item[0][2]))
+    return [
+        {
+            "provider": provider,
+            "end_counted": rules.get(provider, USUAL).rule.end_counted,
+            "reasoning_inside": rules.get(provider, USUAL).rule.reasoning_inside,
+            "rule_from": rules.get(provider, USUAL).source,
+            "delta": delta,
+            "delta_class": delta_class,
+            "rows": rows,
+        }
+        for (provider, delta, delta_class), rows in ordered
     ]
-    good = answers.filter(pa.array([fault is None for fault in faults], pa.bool_()))
-    bad = answers.filter(pa.array([fault is not None for fault in faults], pa.bool_()))
-    return Assembled(_sequences(good, template_sha256), _quarantine(bad, [fault for fault in faults if fault]))
 
 
-def _miscounted(prompt: Ids, output: Ids, prompt_tokens: int, completion_tokens: int) -> Fault | None:
-    if len(prompt) != prompt_tokens:
-        return Fault("prompt_count_differs", f"{len(prompt)} prompt ids, the engine counted {prompt_tokens}")
-    if len(output) != completion_tokens:
-        return Fault("billed_count_differs", f"{len(output)} completion ids, {completion_tokens} were billed")
-    return None
+def _settle_structure(rows: Sequence[Row], means: Means) -> None:
+    """Rows whose ids are not such as the model can have given get the format's fault."""
+    there = [row for row in rows if row.fault is None and row.completion is not None]
+    prompts = [row.prompt if row.prompt is not None else means.stand_in for row in there]
+    found = means.token_format.faults(
+        [ids for ids in prompts if ids is not None],
+        [row.completion for row in there if row.completion is not None],
+        [row.finish for row in there],
+    )
+    for row, fault in zip(there, found, strict=True):
+        if fault:
+            row.refuse(*fault)
 
 
-def _sequences(good: pa.Table, template_sha256: str) -> pa.Table:
-    rows = good.num_rows
+def _sequences(good: pa.Table, rows: Sequence[Row], origin: Origin) -> pa.Table:
+    prompts = [row.prompt for row in rows if row.prompt is not None]
+    completions = [row.completion for row in rows if row.completion is not None]
+    lengths = np.array([len(ids) for pair in zip(prompts, completions, strict=True) for ids in pair], np.int64)
+    marks = np.tile(np.array([0, 1], np.int8), len(rows))
     table = pa.table(
         {
-            "prompt_id": good["prompt_id"],
-            "dataset": good["dataset"],
-            "prompt_ids": good["prompt_ids"],
-            "completion_ids": good["output_ids"],
-            "provenance": pa.array(["returned"] * rows, pa.string()),
-            "finish_reason": good["finish_reason"],
-            "billed_delta": pa.array(np.zeros(rows, np.int32)),
-            "template_sha256": pa.array([template_sha256] * rows, pa.string()),
-        },
-        schema=SEQUENCES.arrow,
+            **{name: good[name] for name in _KEPT},
+            "prompt_ids": _lists(prompts),
+            "completion_ids": _lists(completions),
+            "loss_mask": _ragged(np.repeat(marks, lengths), lengths.reshape(-1, 2).sum(axis=1)),
+            "answer_text": pa.array([row.answer_text for row in rows], pa.string()),
+            "provenance": pa.array(
+                ["reconstructed" if row.output is None else "returned" for row in rows], pa.string()
+            ),
+            "finish_reason": pa.array([row.finish for row in rows], pa.string()),
+            "billed": pa.array([row.billed for row in rows], pa.int32()),
+            "billed_delta": pa.array([row.delta for row in rows], pa.int32()),
+            "delta_class": pa.array([row.delta_class for row in rows], pa.string()),
+            **{name: pa.array([value] * len(rows), pa.string()) for name, value in vars(origin).items()},
+        }
     )
-    return SEQUENCES.check(table, "reconstructed sequences")
+    return table.select(SEQUENCES.arrow.names).cast(SEQUENCES.arrow)
 
 
-def _quarantine(bad: pa.Table, faults: list[Fault]) -> pa.Table:
+def _lists(rows: Sequence[Ids]) -> pa.Array:
+    values = np.concatenate(rows).astype(np.int32, copy=False) if rows else np.zeros(0, np.int32)
+    return _ragged(values, np.array([len(ids) for ids in rows], np.int64))
+
+
+def _ragged(values: np.ndarray, lengths: np.ndarray) -> pa.Array:
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values))
+
+
+def _quarantine(bad: pa.Table, rows: Sequence[Row]) -> pa.Table:
     return QUARANTINE.table(
         quarantine_row(
             STEP,
             answer["dataset"],
             answer["prompt_id"],
-            fault.reason,
-            fault.detail,
+            row.fault.reason,
+            row.fault.detail,
             json.dumps(answer, ensure_ascii=False, sort_keys=True).encode(),
         )
-        for answer, fault in zip(bad.to_pylist(), faults, strict=True)
+        for answer, row in zip(bad.to_pylist(), rows, strict=True)
+        if row.fault
     )

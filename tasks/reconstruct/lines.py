@@ -1,0 +1,98 @@
+"""Lines of a file of raw answers as rows of ANSWERS: a response body each, or {"request": …, "response": …}."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from schemas.errors import PromptSourceError
+from tasks.formats.format import Fault
+from tasks.responses import Asked, Response, answer_row, read_responses
+
+ENGINE = "api"  # stands for the provider where a body names none
+
+_SENT = ("messages", "tools", "chat_template_kwargs")  # what decides the prompt
+_LIMITS = ("max_completion_tokens", "max_tokens", "max_new_tokens")
+_BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An answer of a line: a row of ANSWERS, or why there is none."""
+
+    line: int  # from 1
+    choice: int
+    row: dict[str, Any] | None
+    fault: Fault | None = None
+
+
+def read_entries(path: Path) -> Iterator[Entry]:
+    """The answers of a file, one line at a time.
+
+    Raises:
+        PromptSourceError: the file cannot be read, or has no line.
+    """
+    number = 0
+    try:
+        with path.open("rb") as lines:
+            for number, line in enumerate(_filled(lines), 1):
+                yield from _entries(number, line)
+    except OSError as exc:
+        raise PromptSourceError(f"{path} cannot be read: {exc.strerror}") from exc
+    if not number:
+        raise PromptSourceError(f"{path} is empty; one response body a line is wanted")
+
+
+def _filled(lines: Iterable[bytes]) -> Iterator[bytes]:
+    for line in lines:
+        if text := line.removeprefix(_BOM).strip():
+            yield text
+
+
+def _entries(number: int, line: bytes) -> list[Entry]:
+    request: Any = None
+    body: Any = line
+    try:
+        parsed = json.loads(line)
+    except (ValueError, RecursionError):
+        pass  # which fault that is, read_responses says
+    else:
+        body = parsed
+        if isinstance(parsed, Mapping) and "response" in parsed:
+            request, body = parsed.get("request"), parsed["response"]
+    asked = _asked(request)
+    found = read_responses(body)
+    return [
+        Entry(number, choice, None, answer)
+        if isinstance(answer, Fault)
+        else (Entry(number, choice, None, asked) if isinstance(asked, Fault) else _entry(number, choice, answer, asked))
+        for choice, answer in enumerate(found)
+    ]
+
+
+def _entry(number: int, choice: int, answer: Response, asked: Mapping[str, Any]) -> Entry:
+    name = hashlib.sha256(f"{number}:{choice}".encode()).hexdigest()[:32]
+    question = Asked(prompt_id=name, dataset="answers", engine=ENGINE, **asked)
+    return Entry(number, choice, answer_row(answer, question))
+
+
+def _asked(request: Any) -> dict[str, Any] | Fault:
+    """What of the request decides the prompt and its limit."""
+    if request is None:
+        request = {}
+    if not isinstance(request, Mapping) or not isinstance(request.get("messages", []), list):
+        return Fault("request_unreadable", "the request is no JSON object with a list of messages")
+    sent = {name: request[name] for name in _SENT if request.get(name)}
+    limit = next((request[name] for name in _LIMITS if request.get(name) is not None), None)
+    if limit is not None and (type(limit) is not int or not 0 < limit < 2**31):
+        return Fault("request_unreadable", f"the request's limit of tokens is {limit!r}")
+    written = json.dumps(sent, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+    try:
+        written.encode()
+    except UnicodeEncodeError:
+        return Fault("lone_surrogate", "the request has half of a surrogate pair")
+    return {"request": written, "max_tokens": limit}

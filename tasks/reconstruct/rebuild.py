@@ -1,0 +1,94 @@
+"""Ids of answers: those that were returned, or those of every way in which the text can be read.
+
+All text of a table is encoded in one call. Nothing is trimmed, added or normalised; which reading is the right one is
+left to the billed count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from schemas.answers import NATURAL_STOPS
+from tasks.formats.codec import Codec
+from tasks.formats.format import Fault, Reading, TokenFormat
+from tasks.reconstruct.finish import fills_limit, named_end
+from tasks.reconstruct.row import Candidate, Means, Row
+
+REPLACEMENT = "\ufffd"
+
+
+def settle_candidates(rows: Sequence[Row], means: Means) -> None:
+    """Find how every answer ended and the ids it may have; one that cannot have any gets a fault."""
+    waiting: list[tuple[Row, Reading, bool]] = []
+    for row in rows:
+        if row.fault:
+            continue
+        _settle_end(row, means.token_format)
+        if row.fault or row.output is not None:
+            continue
+        waiting += [(row, reading, ended) for reading, ended in _readings(row, means.token_format)]
+    encoded = encode_readings([reading for _, reading, _ in waiting], means.codec)
+    for (row, reading, ended), ids in zip(waiting, encoded, strict=True):
+        row.candidates.append(Candidate(ids, reading, ended))
+
+
+def encode_readings(readings: Sequence[Reading], codec: Codec) -> list[list[int]]:
+    """The ids of each reading; a part that several share is encoded once."""
+    places: dict[str, int] = {}
+    for reading in readings:
+        for part in reading.parts:
+            if isinstance(part, str):
+                places.setdefault(part, len(places))
+    encoded = codec.encode(list(places)) if places else []
+    rows = []
+    for reading in readings:
+        ids: list[int] = []
+        for part in reading.parts:
+            if isinstance(part, str):
+                ids += encoded[places[part]]
+            else:
+                ids.append(part)
+        rows.append(ids)
+    return rows
+
+
+def _settle_end(row: Row, token_format: TokenFormat) -> None:
+    """How the answer ended, and the candidate of returned ids."""
+    output = row.output
+    ended = output is not None and len(output) > 0 and int(output[-1]) in token_format.end_ids
+    finish = named_end(row.finish_reason, ended)
+    if isinstance(finish, Fault):
+        row.refuse(*finish)
+        return
+    row.finish = finish
+    if output is None:
+        return
+    if finish in NATURAL_STOPS and not ended and row.max_tokens is not None and len(output) >= row.max_tokens:
+        row.finish = "length"  # the ids show that the limit cut it
+    row.candidates.append(Candidate([], Reading(()), ended))
+
+
+def _readings(row: Row, token_format: TokenFormat) -> list[tuple[Reading, bool]]:
+    """Every way to read a text; with the ways of a cut where a limit may have been reached unsaid."""
+    if row.tool_calls is not None:
+        detail = "the server parsed the calls out of the text and sent no ids: ask it without tools, or for ids"
+        row.refuse("parsed_tool_calls", detail, "parsed_tool_calls")
+        return []
+    if any(text and REPLACEMENT in text for text in (row.reasoning, row.content)) and REPLACEMENT not in row.request:
+        detail = "the answer has U+FFFD, which stands for bytes that were lost; the request has none"
+        row.refuse("replacement_character", detail, "cut_inside_character")
+        return []
+    ended = row.finish in NATURAL_STOPS
+    read = token_format.readings(row.said(ended), row.opening)
+    if isinstance(read, Fault):
+        if ended and not row.reasoning and row.opening == "open":
+            detail = f"the prompt opens the reasoning, and none came: {read.detail}"
+            row.refuse("reasoning_not_returned", detail, "reasoning_not_returned")
+        else:
+            row.refuse(*read)
+        return []
+    found = [(reading, ended) for reading in read]
+    if fills_limit(row.finish, row.max_tokens, row.completion_tokens, row.reasoning_tokens):
+        cut = token_format.readings(row.said(False), row.opening)
+        found += [] if isinstance(cut, Fault) else [(reading, False) for reading in cut]
+    return found

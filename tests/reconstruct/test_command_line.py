@@ -1,0 +1,172 @@
+"""`python -m tasks.reconstruct` on files as people have them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.reconstruct.__main__ import main
+from tests.reconstruct.given import CLOSE, END, PROMPTS, raw_lines
+from tests.test_responses import body
+from tests.tokenizers import folder
+
+FOUR = [17285, 9620, 2069, 387, 4771, 13, CLOSE, 1008, 7574, 387, 220, 19, 13, END]
+
+
+def judged(capsys: pytest.CaptureFixture[str], path: Path, *options: str) -> tuple[list[dict[str, Any]], str]:
+    """The printed verdicts, and what went to stderr."""
+    assert main([str(path), *options]) == 0
+    out = capsys.readouterr()
+    return [json.loads(line) for line in out.out.splitlines()], out.err
+
+
+def kimi_options() -> list[str]:
+    return ["--format", "kimi-k2.5", "--tokenizer", str(folder("kimi"))]
+
+
+def test_ten_answers_are_judged_end_to_end(tmp_path: Path):
+    lines = [body() for _ in range(6)]
+    lines += [
+        body(usage={"completion_tokens": 15}),
+        {"request": {"max_tokens": 64}, "response": body(choice={"token_ids": [1459, CLOSE, 1459, END]}, usage={})},
+        {"error": {"code": 429, "message": "slow down"}},
+    ]
+    path = tmp_path / "answers.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + raw_lines(*lines).encode() + b"\n{broken\n")
+    command = [sys.executable, "-m", "tasks.reconstruct", str(path), *kimi_options()]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    verdicts = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [line["line"] for line in verdicts] == list(range(1, 11))
+    assert verdicts[0] == {
+        "line": 1,
+        "choice": 0,
+        "accept": True,
+        "reason": None,
+        "detail": None,
+        "provenance": "reconstructed",
+        "finish_reason": "stop",
+        "ids": FOUR,
+        "billed": 14,
+        "rebuilt": 14,
+        "delta": 0,
+        "delta_class": "exact",
+        "provider": "ProviderA",
+    }
+    assert [line["reason"] for line in verdicts[6:]] == [
+        verdicts[6]["delta_class"],
+        "text_differs",
+        "provider_error",
+        "not_json",
+    ]
+    assert (verdicts[6]["rebuilt"], verdicts[6]["billed"], verdicts[6]["delta"]) == (14, 15, -1)
+    assert "10 answers, 6 accepted" in done.stderr
+    assert "provider ProviderA: end id counted, reasoning inside completion_tokens (inferred)" in done.stderr
+
+
+def test_a_provider_that_does_not_bill_the_end_is_stated(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "answers.jsonl"
+    path.write_text(raw_lines(*[body(usage={"completion_tokens": 13})] * 5))
+    lines, said = judged(capsys, path, *kimi_options())
+    assert [(line["accept"], line["billed"], line["delta"]) for line in lines] == [(True, 14, 0)] * 5
+    assert "end id not counted, reasoning inside completion_tokens (inferred)" in said
+    path.write_text(raw_lines(body(usage={"completion_tokens": 13})))
+    lines, said = judged(capsys, path, *kimi_options())
+    assert not lines[0]["accept"]
+    assert "(default)" in said
+    lines, said = judged(capsys, path, *kimi_options(), "--counting", "ProviderA=inside")
+    assert lines[0]["accept"]
+    assert "(pinned)" in said
+    assert judged(capsys, path, *kimi_options(), "--counting", "inside")[0][0]["accept"]
+
+
+def test_thinking_off_is_said_by_a_flag(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "answers.jsonl"
+    path.write_text(raw_lines(body({"content": "Hi there"}, usage={"completion_tokens": 3})))
+    lines, _ = judged(capsys, path, *kimi_options(), "--no-thinking")
+    assert lines[0]["ids"] == [18699, 1459, END]
+    lines, _ = judged(capsys, path, *kimi_options(), "--thinking")
+    assert lines[0]["reason"] == "close_marker_missing"
+
+
+def test_prompt_ids_in_the_body_say_how_the_answer_opens(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    usage = {"completion_tokens": 3, "prompt_tokens": len(PROMPTS[False])}
+    path = tmp_path / "answers.jsonl"
+    path.write_text(raw_lines(body({"content": "Hi there"}, usage=usage, prompt_token_ids=PROMPTS[False])))
+    lines, _ = judged(capsys, path, *kimi_options())
+    assert lines[0]["ids"] == [18699, 1459, END]
+
+
+def test_without_a_tokenizer_returned_ids_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "answers.jsonl"
+    ids = {"token_ids": [18699, 1459, END]}
+    path.write_text(
+        raw_lines(
+            body(choice=ids, usage={"completion_tokens": 3}), body(choice=ids, usage={"completion_tokens": 9}), body()
+        )
+    )
+    lines, said = judged(capsys, path, "--format", "kimi-k2.5")
+    assert [line["reason"] for line in lines] == [None, "billed_count_differs", "tokenizer_missing"]
+    assert lines[0]["ids"] == ids["token_ids"]
+    assert "--tokenizer" in said
+    assert "tiktoken.model" in said
+
+
+def test_several_choices_are_a_line_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    raw = body()
+    raw["choices"].append({**raw["choices"][0], "index": 1})
+    path = tmp_path / "answers.jsonl"
+    path.write_text(raw_lines(raw))
+    lines, _ = judged(capsys, path, *kimi_options())
+    assert [(line["line"], line["choice"], line["delta_class"]) for line in lines] == [
+        (1, 0, "unverified"),
+        (1, 1, "unverified"),
+    ]
+
+
+def test_a_prompt_is_rendered_where_messages_and_a_template_are_there(
+    tmp_path: Path, smollm2_tokenizer_folder: Path, capsys: pytest.CaptureFixture[str]
+):
+    path = tmp_path / "answers.jsonl"
+    hello = body({"content": "Hello"}, usage={"completion_tokens": 2, "prompt_tokens": 12345})
+    sent = {"messages": [{"role": "user", "content": "Hi"}]}
+    path.write_text(raw_lines({"request": sent, "response": hello}))
+    lines, _ = judged(capsys, path, "--format", "plain", "--tokenizer", str(smollm2_tokenizer_folder))
+    assert lines[0]["reason"] == "prompt_count_differs"
+    counted = int(lines[0]["detail"].split()[0])
+    hello["usage"]["prompt_tokens"] = counted
+    path.write_text(raw_lines({"request": sent, "response": hello}))
+    lines, _ = judged(capsys, path, "--format", "plain", "--tokenizer", str(smollm2_tokenizer_folder))
+    assert lines[0]["accept"], lines
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\n \n"])
+def test_a_file_that_cannot_be_used_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes | None
+):
+    path = tmp_path / "answers.jsonl"
+    if content is not None:
+        path.write_bytes(content)
+    assert main([str(path), "--format", "kimi-k2.5"]) == 2
+    assert str(path) in capsys.readouterr().err
+
+
+def test_a_folder_without_a_tokenizer_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "answers.jsonl"
+    path.write_text(raw_lines(body()))
+    assert main([str(path), "--tokenizer", str(tmp_path)]) == 2
+    assert "tokenizer.json" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("request_", [7, {"messages": "Hi"}, {"max_tokens": "many"}, {"messages": ["\ud83d"]}])
+def test_a_request_that_cannot_be_read_costs_only_its_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], request_: Any
+):
+    path = tmp_path / "answers.jsonl"
+    path.write_text(json.dumps({"request": request_, "response": body()}) + "\n" + raw_lines(body()))
+    lines, _ = judged(capsys, path, *kimi_options())
+    assert [line["accept"] for line in lines] == [False, True]
+    assert lines[0]["reason"] in ("request_unreadable", "lone_surrogate")

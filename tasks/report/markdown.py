@@ -38,19 +38,19 @@ def render_report(name: str, intro: str, rows: Sequence[StepRow], measured: Meas
         "## Acceptance",
         "Acceptance length is 1 + accepted drafts per verify step of the target; its 95 % interval is a bootstrap over "
         "prompts. Accepted per position: share of verify steps that accepted that position and all before it.",
-        _grid(ACCEPTANCE_HEADINGS, (acceptance_cells(a, measured) for a in measured.overall)),
+        grid(ACCEPTANCE_HEADINGS, (acceptance_cells(a, measured) for a in measured.overall)),
         *_verdicts(measured),
         *_differences(measured),
         "### By dataset",
-        _grid(("dataset", *ACCEPTANCE_HEADINGS[:-1]), (_dataset_cells(a, measured) for a in measured.by_dataset)),
+        grid(("dataset", *ACCEPTANCE_HEADINGS[:-1]), (_dataset_cells(a, measured) for a in measured.by_dataset)),
         *([f"![{title}]({plot}.svg)" for plot, title in PLOTS.items()] if plots else []),
         "## Steps",
         "Seconds are those of the run that made the artifacts; tasks of a step run side by side.",
-        _grid(STEP_HEADINGS, (step_cells(total) for total in totals(rows))),
+        grid(STEP_HEADINGS, (step_cells(total) for total in totals(rows))),
         closing_line(rows),
         "## Artifacts",
         "Paths are relative to the store. `python -m tasks.artifacts show KEY` shows one.",
-        _grid(("step", "key", "digest", "rows", "size", "path"), (_artifact_cells(row) for row in rows)),
+        grid(("step", "key", "digest", "rows", "size", "path"), (_artifact_cells(row) for row in rows)),
     ]
     return "\n\n".join(sections) + "\n"
 
@@ -101,7 +101,8 @@ def _artifact_cells(row: StepRow) -> tuple[str, ...]:
     )
 
 
-def _grid(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def grid(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
     lines = ["| " + " | ".join(headings) + " |", "|" + "---|" * len(headings)]
     lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
     return "\n".join(lines)

@@ -25,7 +25,7 @@ MARKERS = {"none": "x", "ngram": "s", "untrained": "^", "trained": "o"}
 POSITION_COLOURS = ("#2b8fd9", "#d9822b", "#2fa36b", "#9a6fd0", "#d0567c", "#8a8d3b", "#3aa6a6", "#a8704f")
 ALL = "all prompts"
 
-_STYLE: dict[Any, Any] = {
+STYLE: dict[Any, Any] = {
     "text.color": INK,
     "axes.labelcolor": INK,
     "axes.edgecolor": INK,
@@ -44,13 +44,22 @@ _STYLE: dict[Any, Any] = {
 
 def write_plots(folder: Path, measured: Measured, curve: pa.Table) -> dict[str, Path]:
     """Write all plots into a folder, each as NAME.svg and NAME.png; returns the PNG of each name."""
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         figures = {
             "training": plot_training(curve),
             "acceptance_by_position": plot_positions(measured),
             "acceptance_by_dataset": plot_datasets(measured),
         }
-        return {name: _write(folder, name, figure) for name, figure in figures.items()}
+        return {name: write_figure(folder, name, figure) for name, figure in figures.items()}
+
+
+def write_figure(folder: Path, name: str, figure: Figure, transparent: bool = True) -> Path:
+    """Write a figure as NAME.svg and NAME.png; returns the PNG."""
+    for kind, options in (("svg", {"metadata": {"Date": None}}), ("png", {"dpi": 144})):
+        content = io.BytesIO()
+        figure.savefig(content, format=kind, transparent=transparent, **options)
+        write_bytes(folder / f"{name}.{kind}", content.getvalue())
+    return folder / f"{name}.png"
 
 
 def plot_training(curve: pa.Table) -> Figure:
@@ -137,11 +146,3 @@ def _drafting(figures: Sequence[Acceptance], temperature: float) -> list[Accepta
 def _panels(count: int, height: float = 3.4) -> tuple[Figure, list[Axes]]:
     figure = Figure(figsize=(4.5 * max(count, 1), height), layout="constrained")
     return figure, [figure.add_subplot(1, count, index + 1) for index in range(count)]
-
-
-def _write(folder: Path, name: str, figure: Figure) -> Path:
-    for kind, options in (("svg", {"metadata": {"Date": None}}), ("png", {"dpi": 144})):
-        content = io.BytesIO()
-        figure.savefig(content, format=kind, transparent=True, **options)
-        write_bytes(folder / f"{name}.{kind}", content.getvalue())
-    return folder / f"{name}.png"

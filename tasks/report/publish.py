@@ -17,24 +17,27 @@ from tasks.report.summary import ACCEPTANCE_HEADINGS, STEP_HEADINGS, acceptance_
 
 def publish(name: str, markdown: str, rows: Sequence[StepRow], measured: Measured, plots: dict[str, Path]) -> None:
     """Create one artifact each for report, steps, acceptance and every plot; keys begin with the recipe's name."""
-    create_markdown_artifact(markdown, key=_key(name, "report"), description="What was run, and what came out")
+    create_markdown_artifact(markdown, key=artifact_key(name, "report"), description="What was run, and what came out")
     create_table_artifact(
         [dict(zip(STEP_HEADINGS, step_cells(total), strict=True)) for total in totals(rows)],
-        key=_key(name, "steps"),
+        key=artifact_key(name, "steps"),
         description="Rows, tokens, seconds and bytes per step",
     )
     create_table_artifact(
         [dict(zip(ACCEPTANCE_HEADINGS, acceptance_cells(a, measured), strict=True)) for a in measured.overall],
-        key=_key(name, "acceptance"),
+        key=artifact_key(name, "acceptance"),
         description="Acceptance per drafter and temperature",
     )
     for plot, path in plots.items():
-        # the UI cannot read files of this machine, so the image travels inside the artifact
-        content = base64.b64encode(path.read_bytes()).decode()
-        create_image_artifact(
-            f"data:image/png;base64,{content}", key=_key(name, plot), description=PLOTS.get(plot, plot)
-        )
+        publish_image(path, artifact_key(name, plot), PLOTS.get(plot, plot))
 
 
-def _key(name: str, what: str) -> str:
+def publish_image(path: Path, key: str, description: str) -> None:
+    """Create an image artifact; the UI cannot read files of this machine, so the image travels inside it."""
+    content = base64.b64encode(path.read_bytes()).decode()
+    create_image_artifact(f"data:image/png;base64,{content}", key=key, description=description)
+
+
+def artifact_key(name: str, what: str) -> str:
+    """The key of a Prefect artifact of a recipe."""
     return re.sub(r"[^a-z0-9]+", "-", f"{name}-{what}".lower()).strip("-")

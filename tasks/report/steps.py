@@ -9,7 +9,14 @@ from typing import Protocol
 from tasks.artifacts.artifact import FILE, Artifact, Rows, Shards
 
 _TOKEN_FACTS = ("tokens", "completion_tokens")
-_ASIDE = (FILE, "quarantine", "audit", "coverage")  # what stands beside the rows that go on
+_ASIDE = (
+    FILE,
+    "quarantine",
+    "audit",
+    "coverage",
+    "distributions",
+    "providers",
+)  # what stands beside the rows that go on
 
 
 class Finished(Protocol):

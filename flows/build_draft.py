@@ -5,6 +5,7 @@ python -m flows.build_draft deployments/recipes/quickstart.yaml
 No postponed annotations here: Prefect loads this file under another name and must still resolve the parameter's type.
 """
 
+from pathlib import Path
 from typing import Any, cast
 
 from prefect import flow
@@ -24,9 +25,11 @@ from tasks.generate.task import generate_answers
 from tasks.prompts.locate import locate_sources
 from tasks.prompts.task import gather_prompts
 from tasks.reconstruct.task import reconstruct_sequences
+from tasks.report.audit import report_audit
 from tasks.report.task import report_run
 from tasks.target.task import locate_target, prepare_target
 from tasks.train.task import initialise_draft, train_draft
+from tasks.validate.audit import AuditFailed
 from tasks.validate.task import audit_sequences
 
 
@@ -57,16 +60,15 @@ def build_draft(recipe: Recipe) -> None:
     ).result()
 
     recipe.check_prompts(prompts.rows("train"))
-    audited = _answer_and_audit(steps, recipe, target, prompts)
-    steps.finished()  # what depends on a failed task would only say that it never ran
+    audited = _answer_and_audit(steps, store, recipe, target, prompts)
     corpus = steps.submit(build_corpus, "corpus", audited=audited, spec=recipe.corpus, seed=recipe.seed).result()
     vocabulary, states = _vocabulary_and_states(steps, recipe, target, prompts, corpus)
     trained = _train(steps, recipe, target, vocabulary, states, prompts)
     report_run(store, recipe, steps.finished(), trained.result())
 
 
-def _answer_and_audit(steps: Steps, recipe: Recipe, target: Shards, prompts: Shards) -> PrefectFuture[Shards]:
-    """Answers, exact token ids and the audit; shards of prompts go their way side by side."""
+def _answer_and_audit(steps: Steps, store: Path, recipe: Recipe, target: Shards, prompts: Shards) -> Shards:
+    """Answers, exact token ids and the audit with its report; shards of prompts go their way side by side."""
     shards = prompts.split("train")
     answers = [
         steps.submit(
@@ -74,6 +76,7 @@ def _answer_and_audit(steps: Steps, recipe: Recipe, target: Shards, prompts: Sha
             f"generate {shard.label}",
             prompts=shard,
             spec=recipe.generation,
+            markers_in_prompt=recipe.reconstruction.markers_in_prompt,
             seed=recipe.seed,
             target=target,
             target_spec=recipe.target,
@@ -82,12 +85,34 @@ def _answer_and_audit(steps: Steps, recipe: Recipe, target: Shards, prompts: Sha
         for shard in shards
     ]
     sequences = [
-        steps.submit(reconstruct_sequences, f"reconstruct {shard.label}", target=target, answers=answer)
+        steps.submit(
+            reconstruct_sequences,
+            f"reconstruct {shard.label}",
+            target=target,
+            answers=answer,
+            spec=recipe.reconstruction,
+            target_spec=recipe.target,
+        )
         for shard, answer in zip(shards, answers, strict=True)
     ]
-    return steps.submit(
-        audit_sequences, "validate", target=target, answers=answers, sequences=sequences, spec=recipe.audit
+    audited = steps.submit(
+        audit_sequences,
+        "validate",
+        target=target,
+        answers=answers,
+        sequences=sequences,
+        prompts=prompts,
+        spec=recipe.audit,
+        reconstruction=recipe.reconstruction,
+        target_spec=recipe.target,
     )
+    try:
+        steps.finished()  # what depends on a failed task would only say that it never ran
+    except AuditFailed as failure:
+        report_audit(store, recipe, failure, [sequence.result() for sequence in sequences], target)
+        raise
+    report_audit(store, recipe, audited.result(), [sequence.result() for sequence in sequences], target)
+    return audited.result()
 
 
 def _vocabulary_and_states(

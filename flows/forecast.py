@@ -28,12 +28,13 @@ _PROBE_SECONDS = 0.25
 
 @dataclass(frozen=True)
 class Prompts:
-    """How many prompts there are, and how many characters they have in all."""
+    """How many prompts there are, how many characters they have in all, and how many answers stand in them."""
 
     train: int
     benchmark: int
     train_characters: int
     benchmark_characters: int
+    train_history: int = 0  # answers to earlier turns, in all training prompts
 
 
 @dataclass(frozen=True)
@@ -75,8 +76,9 @@ def forecast(recipe: Recipe, facts: dict[str, Any], prompts: Prompts, speed: Spe
         prompts: what the recipe's sources hold.
         speed: this machine.
     """
-    prompt_tokens = _tokens(prompts.train, prompts.train_characters)
-    answer_tokens = int(prompts.train * recipe.generation.max_tokens * MEAN_ANSWER_SHARE)
+    mean_answer = recipe.generation.max_tokens * MEAN_ANSWER_SHARE
+    answer_tokens = int(prompts.train * mean_answer)
+    prompt_tokens = _tokens(prompts.train, prompts.train_characters) + int(prompts.train_history * mean_answer)
     body, head = _body_weights(facts), facts["vocab_size"] * facts["hidden_size"]  # the embeddings are as many
     is_wheel = recipe.target.model.startswith(WHEEL)
     wall = OVERHEAD / speed.workers

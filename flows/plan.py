@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterable
 
 from rich.console import Console
 from rich.table import Table
@@ -11,9 +12,9 @@ from rich.table import Table
 from flows.forecast import Forecast, Prompts, forecast, measure_speed
 from schemas.recipe import Recipe
 from tasks.artifacts.store import open_store
-from tasks.prompts.adapters import Prompt
 from tasks.prompts.gather import gather
-from tasks.prompts.locate import locate_sources, read_source
+from tasks.prompts.locate import locate_sources
+from tasks.prompts.selection import Prompt
 from tasks.target.task import preview_target
 
 
@@ -41,16 +42,28 @@ def print_plan(recipe: Recipe) -> None:
 
 
 def _count_prompts(recipe: Recipe) -> Prompts:
-    sources = locate_sources(recipe.datasets)
-    contents = [read_source(dataset, source) for dataset, source in zip(recipe.datasets, sources, strict=True)]
-    gathered = gather(recipe.datasets, contents)
+    gathered = gather(recipe.datasets, locate_sources(recipe.datasets))
     return Prompts(
-        len(gathered.train), len(gathered.benchmark), _characters(gathered.train), _characters(gathered.benchmark)
+        train=len(gathered.train),
+        benchmark=len(gathered.benchmark),
+        train_characters=_characters(gathered.train),
+        benchmark_characters=_characters(gathered.benchmark),
+        train_history=sum(prompt.turn for prompt in gathered.train),
     )
 
 
-def _characters(prompts: list[Prompt]) -> int:
-    return sum(len(prompt.messages) for prompt in prompts)
+def _characters(prompts: Iterable[Prompt]) -> int:
+    """Of all prompts; a later turn's has what was said before it, recorded answers left out."""
+    said: dict[str, int] = {}
+    root = ""
+    total = 0
+    for prompt in prompts:  # the turns of one conversation stand together, earlier ones first
+        if prompt.root_id != root:
+            root = prompt.root_id
+            said.clear()
+        said[prompt.prompt_id] = len(prompt.messages) + (said[prompt.parent_id] if prompt.parent_id else 0)
+        total += said[prompt.prompt_id] + len(prompt.tools or "")
+    return total
 
 
 def _table(recipe: Recipe, steps: list[Forecast]) -> Table:

@@ -23,8 +23,7 @@ from tasks.benchmark.drafters import Drafter, EagleDrafter, NgramDrafter, PlainD
 from tasks.draft.checkpoint import load_draft
 from tasks.progress import progress
 from tasks.target.model import Target, load_target
-from tasks.target.rendering import RenderedShard, cut_batches, render_shard
-from tasks.target.text import load_tokenizer
+from tasks.target.rendering import RenderedShard, Renderer, cut_batches, render_shard
 
 _BYTES_PER_TOKEN = 16  # its id and its text, once in a batch's file and once in the result
 
@@ -65,7 +64,7 @@ def measure_acceptance(
     model = load_target(target, target_spec)
     make = drafter_factory(drafter, draft, model, spec)
     room = spec.max_tokens + spec.chain
-    shard = render_shard(table, load_tokenizer(target, target_spec), target.facts, room, "benchmark")
+    shard = render_shard(table, Renderer.of(target, target_spec), room, "benchmark")
     return measure_shard(shard, model, drafter, make, settings, spec, workspace())
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from schemas.answers import SEQUENCES
 from schemas.corpus import CORPUS
-from schemas.errors import RecipeError
+from schemas.errors import ArtifactInvalid, RecipeError
 from schemas.prompts import QUARANTINE, quarantine_row
 from schemas.ragged import Counts, Ragged
 from schemas.sections import CorpusSpec
@@ -56,14 +56,16 @@ class Plan:
 def plan_corpus(tables: Iterable[pa.Table], spec: CorpusSpec, seed: int) -> Plan:
     """Decide from ids, datasets and lengths (contract SEQUENCES, streamed) what is trained on, held out, or left.
 
-    Held out are every n-th row of the rows sorted by dataset and hash, so that datasets are held out in proportion.
+    Held out are whole conversations, taken evenly from those sorted by dataset and hash, so that datasets are held out
+    in proportion and no turn of a conversation that was trained on is.
 
     Raises:
         RecipeError: no row is left to train on.
     """
-    names, datasets, prompts, completions = [], [], [], []
+    names, roots, datasets, prompts, completions = [], [], [], [], []
     for table in tables:
         names += table["prompt_id"].to_pylist()
+        roots += table["root_id"].to_pylist()
         datasets += table["dataset"].to_pylist()
         prompts.append(Ragged.of(table["prompt_ids"]).lengths)
         completions.append(Ragged.of(table["completion_ids"]).lengths)
@@ -79,7 +81,7 @@ def plan_corpus(tables: Iterable[pa.Table], spec: CorpusSpec, seed: int) -> Plan
             f"{MIN_COMPLETION} completion ids), so none is left to train on: lower corpus.heldout or give more prompts"
         )
     places = _shuffled(names, seed)
-    heldout = _every_nth(good, np.asarray(datasets, dtype=str)[good], places[good], spec.heldout)
+    heldout = good[_heldout(np.asarray(roots)[good], np.asarray(datasets)[good], spec.heldout, seed)]
     train = np.setdiff1d(good, heldout, assume_unique=True)
     return Plan(
         train=train[np.argsort(places[train])],
@@ -112,12 +114,19 @@ def corpus_shards(tables: Tables, plan: Plan, split: str, size: int, pass_ids: i
 
 
 def corpus_table(sequences: pa.Table, split: str) -> pa.Table:
-    """Sequences as corpus rows: prompt and completion joined, and where the completion begins."""
+    """Sequences as corpus rows: prompt and completion joined, and where the completion begins.
+
+    Raises:
+        ArtifactInvalid: a loss mask is not 0 over the prompt and 1 over the completion.
+    """
     sequences = sequences.combine_chunks()
     rows = sequences.num_rows
     prompts, completions = (sequences[name].combine_chunks() for name in ("prompt_ids", "completion_ids"))
     pairs = np.stack([np.arange(rows), np.arange(rows) + rows], axis=1).ravel()  # prompt 0, completion 0, prompt 1, ...
     joined = Ragged.of(pa.concat_arrays([prompts, completions]).take(pa.array(pairs)))
+    supervised = np.repeat(np.tile([0, 1], rows), joined.lengths)
+    if not np.array_equal(Ragged.of(sequences["loss_mask"]).values, supervised):
+        raise ArtifactInvalid("a loss mask is not 0 over its prompt and 1 over its completion: audit it again")
     offsets = np.concatenate([[0], np.cumsum(joined.lengths)[1::2]]).astype(np.int32)
     token_type = CORPUS.arrow.field("token_ids").type
     table = pa.table(
@@ -171,10 +180,27 @@ def _shuffled(names: list[str], seed: int) -> Counts:
     return places
 
 
-def _every_nth(rows: Counts, datasets: np.ndarray, places: Counts, count: int) -> Counts:
-    order = np.lexsort((places, datasets))
-    picked = (2 * np.arange(count) + 1) * len(rows) // (2 * count)
-    return rows[order[picked]]
+def _heldout(roots: np.ndarray, datasets: np.ndarray, count: int, seed: int) -> Counts:
+    """Rows of about `count` rows' worth of whole conversations: exactly as many where each has one row."""
+    by_root = np.lexsort((datasets, roots))
+    names, first, sizes = np.unique(roots[by_root], return_index=True, return_counts=True)
+    if len(names) < 2:
+        raise RecipeError(
+            f"all {len(roots)} sequences that can be used are turns of one conversation, and a conversation is never "
+            "both trained on and held out: give more prompts"
+        )
+    order = np.lexsort((_shuffled(names.tolist(), seed), datasets[by_root][first]))
+    taken: list[int] = []
+    rows = passed = 0
+    for conversation, size in zip(order.tolist(), sizes[order].tolist(), strict=True):
+        passed += size
+        # Taken if what is held out up to its middle is then no more than the share wanted there: never the first one.
+        if (2 * rows + size) * len(roots) <= count * (2 * passed - size):
+            taken.append(conversation)
+            rows += size
+    if not taken:
+        taken = [int(order[np.argmin(sizes[order])])]
+    return np.flatnonzero(np.isin(roots, names[taken]))
 
 
 def _passes(shards: list[Counts], lengths: Counts, pass_ids: int) -> Iterator[list[Counts]]:

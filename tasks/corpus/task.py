@@ -18,7 +18,7 @@ from tasks.corpus.vocabulary import choose_vocabulary, count_completions, covera
 _log = logging.getLogger(f"eyas.{STEP}")
 
 
-@artifact_task(version="1")
+@artifact_task(version="2")
 def build_corpus(audited: Shards, spec: CorpusSpec, seed: int) -> Shards:
     """One row per answer, shuffled: parts `corpus` (files train-00000.parquet … heldout-00000.parquet …), `quarantine`.
 
@@ -42,12 +42,12 @@ def build_corpus(audited: Shards, spec: CorpusSpec, seed: int) -> Shards:
     return out.publish(facts=facts)
 
 
-@artifact_task(version="1")
+@artifact_task(version="2")
 def build_vocabulary(target: Shards, corpus: Shards, spec: VocabularySpec) -> Shards:
     """The draft vocabulary and how much of the completions it covers: parts `vocabulary` and `coverage`.
 
     Args:
-        target: the prepared target, for its vocabulary and control ids.
+        target: the prepared target, for its vocabulary, control ids and the markers of its answers.
         corpus: part `corpus`; only its train split is counted for the choice.
         spec: size and prior.
 
@@ -56,7 +56,8 @@ def build_vocabulary(target: Shards, corpus: Shards, spec: VocabularySpec) -> Sh
     """
     counts = count_completions(corpus.tables("corpus"), target.facts["vocab_size"])
     special_ids = np.asarray(target.facts["special_ids"], dtype=np.int32)
-    table = choose_vocabulary(counts.split("train"), spec, target.facts["eos_ids"], special_ids)
+    reply_ids = {*target.facts["eos_ids"], *target.facts["reply_ids"]}
+    table = choose_vocabulary(counts.split("train"), spec, reply_ids, special_ids)
     covered = coverage(counts, table)
     out = workspace()
     out.add_table("vocabulary", "vocabulary.parquet", table, VOCABULARY)

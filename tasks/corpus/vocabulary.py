@@ -56,16 +56,17 @@ def count_completions(tables: Iterable[pa.Table], vocab_size: int) -> Completion
     return counts
 
 
-def choose_vocabulary(counts: Counts, spec: VocabularySpec, end_ids: Collection[int], special_ids: Ids) -> pa.Table:
+def choose_vocabulary(counts: Counts, spec: VocabularySpec, reply_ids: Collection[int], special_ids: Ids) -> pa.Table:
     """Exactly `spec.size` target ids in ascending order (contract VOCABULARY).
 
-    Always in are the end ids and every control id that the completions have. The others are those with the highest
-    score: the count, plus what the id would get if `prior` times as many ids again were spread by 1 / (id + 300).
+    Always in are the markers of an answer and every control id that the completions have. The others are those with the
+    highest score: the count, plus what the id would get if `prior` times as many ids again were spread by
+    1 / (id + 300).
 
     Args:
         counts: (vocabulary,) times that each id stands in the training completions.
         spec: size and prior.
-        end_ids: ids that end a turn.
+        reply_ids: ids that end a turn, and the token format's other markers of an answer.
         special_ids: all control ids; those never said get no prior.
 
     Raises:
@@ -73,7 +74,7 @@ def choose_vocabulary(counts: Counts, spec: VocabularySpec, end_ids: Collection[
     """
     vocab_size = len(counts)
     special_ids = special_ids[special_ids < vocab_size]  # a tokenizer can have more ids than the model
-    forced = forced_ids(counts, end_ids, special_ids)
+    forced = forced_ids(counts, reply_ids, special_ids)
     if spec.size > vocab_size:
         raise RecipeError(
             f"vocabulary.size is {spec.size}, the target has {vocab_size} tokens; use at most {vocab_size}"
@@ -99,10 +100,10 @@ def choose_vocabulary(counts: Counts, spec: VocabularySpec, end_ids: Collection[
     return VOCABULARY.check(table, "draft vocabulary")
 
 
-def forced_ids(counts: Counts, end_ids: Collection[int], special_ids: Ids) -> Ids:
-    """End ids, and control ids that were said."""
+def forced_ids(counts: Counts, reply_ids: Collection[int], special_ids: Ids) -> Ids:
+    """The markers of an answer, and control ids that were said."""
     said = special_ids[counts[special_ids] > 0]
-    return np.union1d(np.asarray(sorted(end_ids), dtype=np.int32), said.astype(np.int32))
+    return np.union1d(np.asarray(sorted(reply_ids), dtype=np.int32), said.astype(np.int32))
 
 
 def coverage(counts: CompletionCounts, vocabulary: pa.Table) -> pa.Table:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tasks.formats.codec import Codec
 from tasks.generate.engine import Answer, Sampling
 from tasks.target.decoding import Choose, decode, greedy, ignore
 from tasks.target.model import Target
@@ -20,8 +21,9 @@ class EmbeddedEngine:
 
     name = "transformers"
 
-    def __init__(self, target: Target) -> None:
-        self.target = target
+    def __init__(self, target: Target, codec: Codec) -> None:
+        self.target, self.codec = target, codec
+        self.model: str = target.facts["model"]
         self.eos_ids: list[int] = target.facts["eos_ids"]
 
     def generate(
@@ -31,17 +33,19 @@ class EmbeddedEngine:
         prompts = [list(prompt.ids) for prompt in batch]
         choose = sampler(batch, sampling, self.target.device) if sampling.temperature else greedy
         outputs = decode(self.target, prompts, sampling.max_tokens, choose, self.eos_ids, report)
-        tokenizer = self.target.tokenizer
+        special = self.codec.special_ids
+        texts = self.codec.decode([[number for number in ids if number not in special] for ids in outputs])
         return [
             Answer(
                 prompt_id=prompt.prompt_id,
                 output_ids=ids,
-                text=tokenizer.decode(ids, skip_special_tokens=True),
+                text=text,
                 finish_reason="stop" if ids[-1] in self.eos_ids else "length",
+                max_tokens=sampling.max_tokens,
                 prompt_tokens=len(prompt.ids),
                 completion_tokens=len(ids),
             )
-            for prompt, ids in zip(batch, outputs, strict=True)
+            for prompt, ids, text in zip(batch, outputs, texts, strict=True)
         ]
 
 

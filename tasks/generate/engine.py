@@ -25,8 +25,9 @@ class Answer:
 
     prompt_id: str
     output_ids: list[int]
-    text: str
+    text: str  # without the ids that a server strips
     finish_reason: str  # "stop" or "length"
+    max_tokens: int
     prompt_tokens: int
     completion_tokens: int
 
@@ -35,6 +36,7 @@ class Engine(Protocol):
     """Answers batches; safe to call from several threads."""
 
     name: str
+    model: str
 
     def generate(
         self, batch: Sequence[RenderedPrompt], sampling: Sampling, report: Callable[[int], None]

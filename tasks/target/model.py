@@ -19,7 +19,6 @@ from schemas.sections import TargetSpec
 from tasks.artifacts.artifact import Shards
 from tasks.target.packed import can_pack, pack_linears
 from tasks.target.place import target_folder
-from tasks.target.text import load_tokenizer
 
 # On a CPU, masked attention that repeats the key-value heads spends half of its time on those copies.
 _GROUPED_ATTENTION = ("TRANSFORMERS_SDPA_FORCE_GQA", "1")
@@ -37,7 +36,7 @@ def load_target(target: Shards, spec: TargetSpec) -> Target:
     key = (target.digest(), spec.dtype, spec.device)
     with _lock:
         if key not in _loaded:
-            _loaded[key] = Target(_load_model(target, spec), target, spec)
+            _loaded[key] = Target(_load_model(target, spec), target.facts)
         return _loaded[key]
 
 
@@ -59,23 +58,17 @@ def default_aux_layers(num_layers: int) -> tuple[int, int, int]:
 class Target:
     """A causal language model in evaluation mode, without gradients, that several threads may use at once."""
 
-    def __init__(self, model: Any, artifact: Shards, spec: TargetSpec) -> None:
+    def __init__(self, model: Any, facts: dict[str, Any]) -> None:
         self.model = model.eval().requires_grad_(False)
         if can_pack(model):
             pack_linears(model)
-        self.facts = artifact.facts
+        self.facts = facts
         self.device: torch.device = model.device
         self.decoder: nn.Module = model.get_decoder()
         self.layers: nn.ModuleList = self.decoder.layers  # type: ignore[assignment]
-        self._artifact, self._spec = artifact, spec
         self._collector = threading.local()
         for index, layer in enumerate(self.layers):
             layer.register_forward_hook(self._hook(index))
-
-    @property
-    def tokenizer(self) -> Any:
-        """The calling thread's tokenizer."""
-        return load_tokenizer(self._artifact, self._spec)
 
     def embed(self, ids: Tensor) -> Tensor:
         """Token embeddings: int64 (...) -> (..., hidden)."""

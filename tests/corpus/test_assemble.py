@@ -8,11 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from schemas.answers import SEQUENCES
-from schemas.errors import RecipeError
+from schemas.errors import ArtifactInvalid, RecipeError
 from schemas.sections import CorpusSpec
 from tasks.corpus.assemble import Plan, corpus_shards, plan_corpus, quarantine_table, take_rows
 from tasks.corpus.task import build_corpus
@@ -73,6 +73,59 @@ def test_held_out_rows_are_spread_over_the_datasets_in_proportion():
     table = sequences(*rows(40, "large"), *rows(20, "middle", 40), *rows(20, "small", 60))
     _, splits = built([table], CorpusSpec(max_length=16, heldout=8, shard_sequences=3))
     assert Counter(row["dataset"] for row in flat(splits["heldout"])) == {"large": 4, "middle": 2, "small": 2}
+
+
+def conversation_rows(*turns: int, first: int = 0) -> list[dict[str, Any]]:
+    """Conversations with these numbers of turns."""
+    starts = [first + sum(turns[:place]) for place in range(len(turns))]
+    return [
+        sequence(start + turn, root_id=prompt_id(start), prompt_ids=[1, start + turn])
+        for start, count in zip(starts, turns, strict=True)
+        for turn in range(count)
+    ]
+
+
+@given(turns=st.lists(st.integers(1, 6), min_size=3, max_size=30), heldout=st.integers(1, 20), seed=st.integers(0, 5))
+def test_no_conversation_is_both_trained_on_and_held_out(turns: list[int], heldout: int, seed: int):
+    given_rows = conversation_rows(*turns)
+    assume(heldout < len(given_rows))
+    spec = CorpusSpec(max_length=16, heldout=heldout, shard_sequences=64)
+    _, splits = built([sequences(*given_rows)], spec, seed)
+    root_of = {row["prompt_id"]: row["root_id"] for row in given_rows}
+    sides = {split: {root_of[row["sequence_id"]] for row in flat(shards)} for split, shards in splits.items()}
+    assert sides["train"]
+    assert sides["heldout"]
+    assert not sides["train"] & sides["heldout"]
+    count = sum(shard.num_rows for shard in splits["heldout"])
+    assert abs(count - heldout) <= max(turns), "about as many as asked for"
+
+
+def test_as_many_are_held_out_as_asked_where_conversations_have_one_turn():
+    for count in range(1, 30):
+        spec = CorpusSpec(max_length=16, heldout=count, shard_sequences=64)
+        _, splits = built([sequences(*rows(30))], spec)
+        assert [shard.num_rows for shard in splits["heldout"]] == [count]
+
+
+def test_one_conversation_cannot_be_split():
+    with pytest.raises(RecipeError, match="all 5 sequences that can be used are turns of one conversation"):
+        built([sequences(*conversation_rows(5))])
+
+
+def test_every_turn_is_a_row_with_the_prefix_that_serving_saw():
+    turns = conversation_rows(2, 1, 1, 1, 1)
+    turns[1] |= {"prompt_ids": [1, 0, 60, 7], "loss_mask": [0, 0, 0, 0, 1, 1, 1]}  # its own prefix, not turn 0's ids
+    _, splits = built([sequences(*turns)])
+    by_id = {row["sequence_id"]: row for row in flat(splits["train"]) + flat(splits["heldout"])}
+    assert by_id[prompt_id(0)]["token_ids"] == [1, 0, 60, 61, 2]
+    assert by_id[prompt_id(1)]["token_ids"] == [1, 0, 60, 7, 60, 61, 2]
+    assert by_id[prompt_id(1)]["prompt_length"] == 4
+
+
+def test_a_loss_mask_that_is_not_the_completion_is_refused():
+    shifted = sequence(7, loss_mask=[0, 0, 1, 1, 1, 1])
+    with pytest.raises(ArtifactInvalid, match="a loss mask is not 0 over its prompt"):
+        built([sequences(*rows(6), shifted)])
 
 
 def test_a_row_that_is_too_long_or_too_short_is_quarantined_with_its_ids():

@@ -75,6 +75,12 @@ def test_control_ids_are_in_when_they_were_said_and_end_ids_always():
     assert table["target_id"].to_pylist()[:3] == forced
 
 
+def test_the_markers_of_an_answer_are_in_though_never_said():
+    counts = counts_of(dict.fromkeys(range(100, 120), 50))
+    table = choose_vocabulary(counts, VocabularySpec(size=8, prior=0.3), [*ENDS, 390], SPECIAL)
+    assert [row["target_id"] for row in table.to_pylist() if row["forced"]] == [END, ALSO_END, 390]
+
+
 def test_a_control_id_that_was_never_said_gets_no_prior():
     assert not {0, 1, 4} & set(chosen({300: 100}, size=50, prior=0.3))
 
@@ -161,13 +167,14 @@ def test_the_task_counts_the_train_split_only(store: Path):
         corpus(("chat", "heldout", [1], [*range(300, 320)])),
     ]
     artifact = stored("given", "corpus", CORPUS, given_corpus)
-    found = run_body(build_vocabulary, TARGET, artifact, VocabularySpec(size=8, prior=0.3))
+    target = TARGET.model_copy(update={"facts": TARGET.facts | {"reply_ids": [END, ALSO_END, 350]}})
+    found = run_body(build_vocabulary, target, artifact, VocabularySpec(size=8, prior=0.3))
     ids = found.table("vocabulary")["target_id"].to_pylist()
-    assert {200, 201, END, ALSO_END} <= set(ids)
+    assert {200, 201, END, ALSO_END, 350} <= set(ids)
     assert not set(range(300, 320)) & set(ids)
     assert found.facts == {
         "size": 8,
-        "forced": 2,
+        "forced": 3,
         "coverage": {"train": {"tokens": 3, "covered": 3}, "heldout": {"tokens": 20, "covered": 0}},
     }
     assert found.rows("coverage") == 2

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
-from flows.forecast import Forecast, Prompts, Speed, draft_weights, forecast
+from flows.forecast import MEAN_ANSWER_SHARE, Forecast, Prompts, Speed, draft_weights, forecast
 from schemas.recipe import Recipe
 from tasks.train.initialise import draft_config, fresh_draft
 
@@ -72,6 +73,13 @@ def test_more_prompts_cost_more_of_everything() -> None:
         assert more[step].seconds > fewer[step].seconds
         assert more[step].bytes > fewer[step].bytes
     assert more["train"].seconds > fewer["train"].seconds
+
+
+def test_answers_to_earlier_turns_are_read_again_by_later_ones() -> None:
+    alone, together = plan(recipe()), plan(recipe(), replace(PROMPTS, train_history=60))
+    assert together["generate"].tokens == alone["generate"].tokens
+    assert together["generate"].seconds > alone["generate"].seconds
+    assert together["extract"].tokens == alone["extract"].tokens + int(60 * 128 * MEAN_ANSWER_SHARE)
 
 
 @pytest.mark.parametrize(

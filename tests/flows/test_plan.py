@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import flows.plan
 from flows.command_line import main
-from flows.forecast import Prompts, Speed, forecast
+from flows.forecast import Forecast, Prompts, Speed, forecast
 from flows.plan import print_plan
 from schemas.errors import PromptSourceError, RecipeError
-from schemas.recipe import load_recipe
+from schemas.recipe import Recipe, load_recipe
 from tasks.artifacts.artifact import Shards
 from tests.flows.recipes import BENCHMARK, TRAIN, write_recipe
 
@@ -28,6 +31,33 @@ def test_a_dry_run_prints_every_step_and_runs_none(
     assert f"{len(TRAIN)} training and {len(BENCHMARK)} benchmark prompts" in printed
     assert not (store / "results").exists()
     assert not (store / "data").exists()
+
+
+def test_every_turn_of_a_conversation_is_a_prompt_with_what_was_said_before(
+    store: Path, tiny_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_recipe(tmp_path, tiny_target)
+    questions = ["How deep is a river?", "And its clock?", "And a garden?"]
+    messages = [
+        message
+        for question in questions
+        for message in ({"role": "user", "content": question}, {"role": "assistant", "content": "Recorded."})
+    ]
+    with open(tmp_path / "train.jsonl", "a") as file:
+        file.write(json.dumps({"id": "talk", "messages": messages}) + "\n")
+    counted: list[Prompts] = []
+
+    def noting(recipe: Recipe, facts: dict[str, Any], prompts: Prompts, speed: Speed) -> list[Forecast]:
+        counted.append(prompts)
+        return forecast(recipe, facts, prompts, speed)
+
+    monkeypatch.setattr(flows.plan, "forecast", noting)
+    print_plan(load_recipe(path))
+    one = len(json.dumps([{"content": "", "role": "user"}], separators=(",", ":")))
+    said = sum(one + len(text) for text in TRAIN) + sum(
+        (len(questions) - place) * (one + len(question)) for place, question in enumerate(questions)
+    )
+    assert counted == [Prompts(len(TRAIN) + 3, len(BENCHMARK), said, counted[0].benchmark_characters, 0 + 1 + 2)]
 
 
 def test_a_plan_without_its_prompts_names_the_file(store: Path, tiny_target: Path, tmp_path: Path) -> None:

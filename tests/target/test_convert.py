@@ -35,15 +35,13 @@ def test_the_converted_tokenizer_is_the_one_that_llama_cpp_calls_smollm(tokenize
 
 
 def test_a_tokenizer_without_the_digit_rule_is_refused(smollm2_tokenizer_folder: Path, tmp_path: Path) -> None:
-    from transformers import AutoTokenizer
-
     for name in TOKENIZER_FILES:
         (tmp_path / name).write_bytes((smollm2_tokenizer_folder / name).read_bytes())
     rules = json.loads((tmp_path / "tokenizer.json").read_bytes())
     rules["pre_tokenizer"] = rules["pre_tokenizer"]["pretokenizers"][1]
     (tmp_path / "tokenizer.json").write_text(json.dumps(rules))
     with pytest.raises(TargetError, match=r"x = \["):
-        check_known_ids(AutoTokenizer.from_pretrained(str(tmp_path)))
+        check_known_ids(tmp_path)
 
 
 def test_the_tokenizer_files_are_the_same_bytes_every_time(smollm2_tokenizer_folder: Path, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """What is captured is what the model computed, from any number of threads at once."""
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 import torch
@@ -11,7 +10,6 @@ from schemas.errors import TargetError
 from schemas.sections import TargetSpec
 from tasks.artifacts.artifact import Shards
 from tasks.target.model import Target, load_target
-from tasks.target.text import render_prompt
 
 LAYERS = (1, 2, 3)
 
@@ -58,10 +56,3 @@ def test_a_layer_that_the_target_lacks_is_named(tiny_loaded: Target) -> None:
 def test_the_model_is_loaded_once(tiny_artifact: Shards, tiny_spec: TargetSpec, tiny_loaded: Target) -> None:
     with ThreadPoolExecutor(4) as pool:
         assert all(t is tiny_loaded for t in pool.map(lambda _: load_target(tiny_artifact, tiny_spec), range(8)))
-
-
-def test_a_rendered_prompt_ends_where_the_answer_begins(tokenizer: Any) -> None:
-    ids = render_prompt(tokenizer, [{"role": "user", "content": "Why is the sky blue?"}], {})
-    text = tokenizer.decode(ids)
-    assert text.endswith("<|im_start|>user\nWhy is the sky blue?<|im_end|>\n<|im_start|>assistant\n")
-    assert ids.count(1) == 3  # system, user and assistant turn; none added by the tokenizer

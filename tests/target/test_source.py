@@ -31,6 +31,7 @@ def test_the_facts_are_those_of_the_model(tiny_artifact: Shards) -> None:
     assert (facts["num_attention_heads"], facts["num_key_value_heads"], facts["head_dim"]) == (4, 2, 16)
     assert (facts["bos_id"], facts["eos_id"], facts["pad_id"], facts["eos_ids"]) == (1, 2, 2, [2])
     assert facts["special_ids"] == list(range(17))
+    assert (facts["token_format"], facts["reply_ids"], facts["template_switches"]) == ("plain", [2], {})
     assert facts["context"] == 1024
     assert facts["rope_parameters"] == {"rope_type": "default", "rope_theta": 10000.0}
 
@@ -46,9 +47,11 @@ def test_other_weights_are_another_target(tiny_artifact: Shards, copy: Path) -> 
     assert adopt(copy).digest() != tiny_artifact.digest()
 
 
-def test_other_template_switches_are_another_target(tiny_artifact: Shards, copy: Path) -> None:
-    spec = TargetSpec(model=str(copy), template_switches={"enable_thinking": False})
-    assert adopt_folder(spec, locate_target(spec)).digest() != tiny_artifact.digest()
+def test_other_template_switches_are_another_target(copy: Path) -> None:
+    (copy / "chat_template.jinja").write_text("{{ messages[0].content }}{{ thinking }}")
+    specs = [TargetSpec(model=str(copy), template_switches={"thinking": value}) for value in (False, True)]
+    first, second = (adopt_folder(spec, locate_target(spec)) for spec in specs)
+    assert first.digest() != second.digest()
 
 
 def test_a_folder_without_chat_template_is_refused(copy: Path) -> None:

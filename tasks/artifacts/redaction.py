@@ -13,8 +13,19 @@ _PLACEHOLDER = "[redacted]"
 _SHORTEST_SECRET = 8
 
 
+_remembered: set[str] = set()
+
+
+def remember_secret(value: str) -> None:
+    """Take a secret that has come from elsewhere than a variable with a telling name, such as a Secret block."""
+    if len(value) >= _SHORTEST_SECRET:
+        _remembered.add(value)
+
+
 def redact(text: str) -> str:
     """The text without any secret that this process knows or recognises."""
+    for value in tuple(_remembered):
+        text = text.replace(value, _PLACEHOLDER)
     for name, value in os.environ.items():
         if SECRET_VARIABLE.search(name) and len(value) >= _SHORTEST_SECRET:
             text = text.replace(value, _PLACEHOLDER)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from prefect import flow
 
 from tasks.artifacts.artifact import Rows
-from tasks.artifacts.redaction import RedactFilter, redact, redacted
+from tasks.artifacts.redaction import RedactFilter, redact, redacted, remember_secret
 from tasks.artifacts.serializer import ParquetSerializer
 from tasks.artifacts.task import artifact_task
 from tests.artifacts.pipeline import NUMBERS
@@ -41,6 +41,12 @@ def test_other_text_is_left_alone(text: str) -> None:
 @pytest.mark.parametrize("key", ["sk-or-v1-" + "a1" * 20, "sk-" + "Z" * 20, "hf_" + "b2" * 10])
 def test_known_key_shapes_are_recognised_anywhere(key: str) -> None:
     assert redact(f"Authorization: Bearer {key}.") == "Authorization: Bearer [redacted]."
+
+
+def test_a_secret_that_was_remembered_is_recognised_whatever_it_is_called() -> None:
+    assert redact("from a block: mellon-mellon-7") == "from a block: mellon-mellon-7"
+    remember_secret("mellon-mellon-7")
+    assert redact("from a block: mellon-mellon-7") == "from a block: [redacted]"
 
 
 def test_an_error_without_a_secret_stays_itself() -> None:

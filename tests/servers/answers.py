@@ -1,0 +1,93 @@
+"""What a fake server answers: a function of the prompt alone, so that a test can say what must come back.
+
+Tokens are words, so that the text can be read; a vocabulary of a real tokenizer may be given instead.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+Piece = tuple[int, str]
+_FEWEST, _SPREAD = 12, 24  # tokens of an answer
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Pieces of text whose ids, in any order, are what the tokenizer gives for the joined text."""
+
+    pieces: tuple[Piece, ...] = tuple((1000 + number, f" w{number}") for number in range(997))
+    end: Piece = (2, "")
+    close: Piece = (3, "")  # between reasoning and content
+
+    @classmethod
+    def load(cls, path: Path) -> Vocabulary:
+        """Read {"pieces": [[id, text], ...], "end": id, "close": id}."""
+        said = json.loads(path.read_text())
+        return cls(tuple((number, text) for number, text in said["pieces"]), (said["end"], ""), (said["close"], ""))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer; `reasoning` is null where the prompt's answer has none."""
+
+    prompt_ids: list[int]
+    reasoning: list[str] | None
+    content: list[str]
+    ids: list[int] = field(repr=False)
+    finish_reason: str = "stop"
+
+    @property
+    def text(self) -> str:
+        """The content as one string."""
+        return "".join(self.content)
+
+    @property
+    def reasoning_text(self) -> str | None:
+        """The reasoning as one string."""
+        return None if self.reasoning is None else "".join(self.reasoning)
+
+
+def key_of(body: dict[str, Any]) -> str:
+    """Names a request by what it asks, whatever the limits and the sampling: equal prompts have equal keys."""
+    asked = [body.get(name) for name in ("input_ids", "text", "prompt", "messages", "tools")]
+    text = json.dumps(asked, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def answer_to(body: dict[str, Any], vocabulary: Vocabulary, reasoning: bool = False) -> Answer:
+    """The answer to a request of any dialect."""
+    noise = hashlib.shake_128(key_of(body).encode()).digest(2 * (_FEWEST + _SPREAD) + 1)
+    length = _FEWEST + noise[0] % _SPREAD
+    numbers = [int.from_bytes(noise[1 + 2 * i : 3 + 2 * i]) for i in range(length)]
+    pieces = [vocabulary.pieces[number % len(vocabulary.pieces)] for number in numbers]
+    thought = length // 3 if reasoning else 0
+    if reasoning:
+        pieces.insert(thought, vocabulary.close)
+    pieces.append(vocabulary.end)
+    kept = pieces[: _limit(body)]
+    words = [text for _, text in kept]
+    return Answer(
+        _prompt_ids(body),
+        words[:thought] if reasoning else None,
+        [word for word in words[thought:] if word],
+        [number for number, _ in kept],
+        "stop" if len(kept) == len(pieces) else "length",
+    )
+
+
+def _limit(body: dict[str, Any]) -> int:
+    sampling = body.get("sampling_params") or {}
+    limits = (sampling.get("max_new_tokens"), body.get("max_tokens"), body.get("max_completion_tokens"))
+    return next((limit for limit in limits if limit is not None), 128)
+
+
+def _prompt_ids(body: dict[str, Any]) -> list[int]:
+    given = body.get("input_ids") or body.get("prompt")
+    if isinstance(given, list) and given and isinstance(given[0], int):
+        return given
+    text = body.get("text") or given or json.dumps([body.get("messages"), body.get("tools")], ensure_ascii=False)
+    return [10 + len(word) for word in str(text).split()]

@@ -3,7 +3,6 @@
 import tests.environment  # noqa: F401 (before Prefect and torch)
 
 # isort: split
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,14 @@ import pytest
 import torch
 from hypothesis import settings
 from prefect.settings import PREFECT_RESULTS_LOCAL_STORAGE_PATH, temporary_settings
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from schemas.sections import TargetSpec
 from tasks.artifacts.artifact import Shards
 from tasks.artifacts.store import open_store
 from tasks.target.convert import CONVERTIBLE, TOKENIZER_FILES, convert_tokenizer
 from tasks.target.model import Target, load_target
+from tasks.target.rendering import Renderer
 from tasks.target.source import locate_target, wheel_gguf
 from tasks.target.task import adopt_folder
 
@@ -98,11 +98,12 @@ def tiny_loaded(tiny_artifact: Shards, tiny_spec: TargetSpec) -> Target:
 
 
 @pytest.fixture(scope="session")
-def tokenizer(tiny_loaded: Target) -> Any:
-    """SmolLM2's tokenizer."""
-    return tiny_loaded.tokenizer
+def tokenizer(tiny_target: Path) -> Any:
+    """SmolLM2's tokenizer as transformers loads it."""
+    return AutoTokenizer.from_pretrained(str(tiny_target))
 
 
-def conversation(text: str) -> str:
-    """The `messages` cell of a prompt with one user turn."""
-    return json.dumps([{"role": "user", "content": text}])
+@pytest.fixture(scope="session")
+def renderer(tiny_artifact: Shards, tiny_spec: TargetSpec) -> Renderer:
+    """What renders prompts for `tiny_target`."""
+    return Renderer.of(tiny_artifact, tiny_spec)

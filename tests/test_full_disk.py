@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,7 +25,7 @@ from tasks.generate.task import generate_answers
 from tasks.target.convert import CONVERTIBLE
 from tasks.target.task import prepare_target
 from tasks.train.task import train_draft
-from tests.rows import prompt_id, run_body, stored
+from tests.rows import prompt, prompt_id, prompts, run_body, stored
 from tests.train.small import small_draft
 
 COMPUTE = ComputeSpec()
@@ -36,16 +35,7 @@ Step = Callable[[], object]
 
 
 def stored_prompts(part: str) -> Shards:
-    table = PROMPTS.table(
-        {
-            "prompt_id": prompt_id(number),
-            "dataset": "chat",
-            "source_key": str(number),
-            "split": part,
-            "messages": json.dumps([{"role": "user", "content": f"Count to {number}."}]),
-        }
-        for number in range(4)
-    )
+    table = prompts(*(prompt(f"Count to {number}.", split=part) for number in range(4)))
     return stored("gather_prompts", part, PROMPTS, [table])
 
 
@@ -77,7 +67,7 @@ def convert(target: Shards, spec: TargetSpec) -> Step:
 
 def generate(target: Shards, spec: TargetSpec) -> Step:
     prompts = stored_prompts("train")
-    return lambda: run_body(generate_answers, target, prompts, GenerationSpec(), 0, spec, COMPUTE)
+    return lambda: run_body(generate_answers, target, prompts, GenerationSpec(), "quarantine", 0, spec, COMPUTE)
 
 
 def extract(target: Shards, spec: TargetSpec) -> Step:

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import time
+from itertools import islice
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
 from schemas.corpus import HIDDEN_STATES, PROBE, STATE_BYTES
-from schemas.errors import ProbeFailed, TemplateRefused
+from schemas.errors import ProbeFailed
 from schemas.sections import ComputeSpec, ExtractionSpec, TargetSpec
 from tasks.artifacts.artifact import Rows, Shards
 from tasks.artifacts.store import require_space
 from tasks.artifacts.task import artifact_task, peek, workspace
 from tasks.extract.probe import PROMPTS, TOKENS, probe, refuse_failed
 from tasks.extract.states import aux_layers, extract_table, forecast_bytes
+from tasks.formats.format import Fault
 from tasks.progress import progress
-from tasks.target.model import Target, load_target
-from tasks.target.text import render_prompt
+from tasks.target.model import load_target
+from tasks.target.rendering import Renderer, row_request
 
 
 @artifact_task(version="1", exclude=("target_spec", "compute"))
@@ -85,28 +87,24 @@ def probe_target(
     """
     torch.set_num_threads(compute.threads_per_worker)
     model = load_target(target, target_spec)
-    checks = probe(model, probe_prompts(model, next(prompts.tables("train"))), spec)
+    rendered = probe_prompts(Renderer.of(target, target_spec), next(prompts.tables("train")))
+    checks = probe(model, rendered, spec)
     refuse_failed(checks)
     rows = [{"check": check.check, "value": check.value, "limit": check.limit} for check in checks]
     return Rows(contract=PROBE.name, table=PROBE.table(rows, "probe"))
 
 
-def probe_prompts(target: Target, prompts: pa.Table) -> list[list[int]]:
-    """The first few prompts that fit, as ids.
+def probe_prompts(renderer: Renderer, prompts: pa.Table) -> list[list[int]]:
+    """The first few conversations' first turns that fit, as ids.
 
     Raises:
         ProbeFailed: none fits.
     """
-    found: list[list[int]] = []
-    for messages in prompts["messages"].to_pylist():
-        try:
-            ids = render_prompt(target.tokenizer, json.loads(messages), target.facts["template_switches"])
-        except TemplateRefused:
-            continue
-        if len(ids) + TOKENS <= target.facts["context"]:
-            found.append(ids)
-        if len(found) == PROMPTS:
-            return found
+    first_turns = prompts.filter(pc.field("turn") == 0)
+    rendered = (renderer.ids(row_request(row), TOKENS) for row in first_turns.to_pylist())
+    found = list(islice((list(ids) for ids in rendered if not isinstance(ids, Fault)), PROMPTS))
     if not found:
-        raise ProbeFailed(f"none of the {prompts.num_rows} prompts fits in the target's context, so nothing was probed")
+        raise ProbeFailed(
+            f"none of the {first_turns.num_rows} prompts fits in the target's context, so nothing was probed"
+        )
     return found

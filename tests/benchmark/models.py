@@ -7,8 +7,6 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from schemas.sections import TargetSpec
-from tasks.artifacts.artifact import Shards
 from tasks.benchmark.batch import Batch, DecodeSettings
 from tasks.benchmark.verify import Proposal, Uniforms
 from tasks.draft.config import DraftConfig
@@ -36,7 +34,7 @@ def make_target(vocab: int, seed: int = 0, spread: float = 0.3) -> Target:
                 rope_parameters=ROPE,
             )
         )
-    return Target(model, Shards(shards=()), TargetSpec(model="random"))
+    return Target(model, {})
 
 
 def make_draft(vocab: int, ids: list[int], seed: int = 1, sharpness: float = 1.0) -> Eagle3Draft:

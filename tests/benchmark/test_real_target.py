@@ -11,10 +11,10 @@ from tasks.draft.config import DraftConfig
 from tasks.draft.model import Eagle3Draft
 from tasks.target.convert import CONVERTIBLE, convert_wheel
 from tasks.target.model import Target, load_target
-from tasks.target.rendering import RenderedPrompt
+from tasks.target.rendering import RenderedPrompt, Renderer, render_shard
 from tasks.target.source import locate_target, wheel_gguf
 from tasks.target.task import adopt_folder
-from tasks.target.text import render_prompt
+from tests import rows
 from tests.benchmark.models import Oracle
 
 pytestmark = pytest.mark.slow
@@ -25,19 +25,25 @@ SETTINGS = DecodeSettings(temperatures=(0.0,), chain=3, max_tokens=40, end_ids=(
 
 
 @pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Target:
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Target, Renderer]:
     folder = tmp_path_factory.mktemp("smollm2")
     convert_wheel(CONVERTIBLE, wheel_gguf(CONVERTIBLE), folder)
     spec = TargetSpec(model=str(folder))
-    return load_target(adopt_folder(spec, locate_target(spec)), spec)
+    artifact = adopt_folder(spec, locate_target(spec))
+    return load_target(artifact, spec), Renderer.of(artifact, spec)
 
 
 @pytest.fixture(scope="module")
-def prompts(real: Target) -> list[RenderedPrompt]:
+def real(loaded: tuple[Target, Renderer]) -> Target:
+    return loaded[0]
+
+
+@pytest.fixture(scope="module")
+def prompts(loaded: tuple[Target, Renderer]) -> list[RenderedPrompt]:
     texts = [question.format(subject) for subject in SUBJECTS for question in QUESTIONS]
-    messages = [[{"role": "user", "content": text}] for text in texts]
-    rendered = [render_prompt(real.tokenizer, message, {}) for message in messages]
-    return [RenderedPrompt(f"{number:032x}", "real", tuple(ids)) for number, ids in enumerate(rendered)]
+    shard = render_shard(rows.prompts(*map(rows.prompt, texts)), loaded[1], SETTINGS.max_tokens, "benchmark")
+    assert not shard.quarantine
+    return shard.prompts
 
 
 @pytest.fixture(scope="module")

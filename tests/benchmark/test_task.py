@@ -1,6 +1,5 @@
 """One shard measured: rows in are rows out or quarantined, finished batches are not decoded again."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from tasks.draft.config import DraftConfig
 from tasks.draft.model import Eagle3Draft
 from tasks.target.rendering import cut_batches
 from tests.benchmark.models import make_prompts
-from tests.rows import prompt_id, run_body, stored
+from tests.rows import prompt, prompt_id, run_body, stored
 
 TEXTS = ["Hi", "Name three rivers.", "What is a prime number?", "Sing!", "long " * 1100, "Why is the sky blue?"]
 SPEC = BenchmarkSpec(max_tokens=10, chain=2, batch_size=2, temperatures=[0.0, 0.7])
@@ -31,13 +30,13 @@ Measure = Callable[..., Shards]
 @pytest.fixture
 def prompts(store: Path) -> Shards:
     rows = [
-        {
-            "prompt_id": prompt_id(number),
-            "dataset": "chat" if number % 2 else "code",
-            "source_key": str(number),
-            "split": "benchmark",
-            "messages": json.dumps([{"role": "user", "content": text}]),
-        }
+        prompt(
+            text,
+            prompt_id=prompt_id(number),
+            root_id=prompt_id(number),
+            dataset="chat" if number % 2 else "code",
+            split="benchmark",
+        )
         for number, text in enumerate(TEXTS)
     ]
     return stored("gather_prompts", "benchmark", PROMPTS, [PROMPTS.table(rows)])

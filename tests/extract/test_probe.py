@@ -15,8 +15,7 @@ from tasks.artifacts.artifact import Shards
 from tasks.extract.probe import probe, refuse_failed
 from tasks.extract.task import probe_target
 from tasks.target.model import Target
-from tests.conftest import conversation
-from tests.rows import run_body, stored
+from tests.rows import prompt, prompts, run_body, stored
 
 SPEC = ExtractionSpec()
 PROMPTS_IDS = [[1, 4093, 198, 26843, 2], [1, 520, 9531], [1, 81, 472, 36, 34, 28, 905, 17, 33]]
@@ -68,16 +67,8 @@ def test_states_that_depend_on_the_batch_are_noticed(tiny_loaded: Target, monkey
 
 
 def test_the_task_returns_its_figures(store: Path, tiny_artifact: Shards, tiny_spec: TargetSpec) -> None:
-    table = PROMPTS.table(
-        {
-            "prompt_id": f"{number:032x}",
-            "dataset": "chat",
-            "source_key": str(number),
-            "split": "train",
-            "messages": conversation(text),
-        }
-        for number, text in enumerate(["word " * 1100, "Hi", "Why is the sky blue?"])
-    )
+    first = prompt("Hi")
+    table = prompts(prompt("word " * 1100), first, prompt("And?", parent=first), prompt("Why is the sky blue?"))
     given = stored("gather_prompts", "train", PROMPTS, [table])
     result: Any = run_body(probe_target, tiny_artifact, given, SPEC, tiny_spec, ComputeSpec())
     figures = {row["check"]: row["value"] for row in result.table.to_pylist()}

@@ -116,11 +116,11 @@ class Recipe(Section):
                 f"extraction.aux_layers is empty, and its default [1, L//2-1, L-4] is not three layers of a target "
                 f"with {layers}; name three"
             )
-        if self.generation.max_tokens >= context:
-            raise RecipeError(
-                f"generation.max_tokens is {self.generation.max_tokens}, the target's context is {context}; "
-                "leave room for a prompt"
-            )
+        for field in ("max_tokens", "regenerate_tokens"):
+            if (limit := getattr(self.generation, field)) >= context:
+                raise RecipeError(
+                    f"generation.{field} is {limit}, the target's context is {context}; leave room for a prompt"
+                )
         if self.benchmark.max_tokens + self.benchmark.chain >= context:
             raise RecipeError(
                 f"benchmark.max_tokens is {self.benchmark.max_tokens} and benchmark.chain {self.benchmark.chain}, "

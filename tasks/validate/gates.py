@@ -16,6 +16,8 @@ _EXAMPLES = 3
 _ROUNDING = 1e-9  # 0.29 * 100 is a little less than 29
 _RECONSTRUCT = "reconstruct"
 _DUPLICATES = ("duplicate_prompt", "near_duplicate")
+# Turns that could not be asked because of what the target did in the turn before: counted, and no fault of the data.
+_FOLLOWING = ("parent_unusable", "tool_call_missing", "tool_call_mismatch", "tool_result_missing")
 
 
 @dataclass
@@ -40,7 +42,7 @@ def tally_rows(tally: Tally, upstream: Mapping[str, Tally], rules: Sequence[Rule
     """All counts and limits (contract AUDIT)."""
     kinds = {rule.name: rule.kind for rule in rules}
     rows = [
-        _row(name, step.rows, count, spec.max_quarantined_share)
+        _row(name, step.rows, count, 1 if name.partition(":")[2] in _FOLLOWING else spec.max_quarantined_share)
         for step in upstream.values()
         for name, count in step.failed.items()
     ]

@@ -145,6 +145,7 @@ def test_a_recipe_that_is_not_there_is_named(tmp_path: Path):
         ("extraction.aux_layers", [1, 2, 30], "names layer 30, the target's last layer is 29"),
         ("extraction.aux_layers", [1, 2, 29], "names layer 29, the target's last layer is 29, whose output"),
         ("generation.max_tokens", 4000, "generation.max_tokens is 4000, the target's context is 4000"),
+        ("generation.regenerate_tokens", 4000, "generation.regenerate_tokens is 4000, the target's context is 4000"),
         (
             "benchmark.max_tokens",
             3997,

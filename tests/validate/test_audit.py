@@ -126,6 +126,17 @@ def test_what_earlier_steps_quarantined_counts_for_the_gate():
         audit.judge()
 
 
+@pytest.mark.parametrize(
+    "reason", ["parent_unusable", "tool_call_missing", "tool_call_mismatch", "tool_result_missing"]
+)
+def test_turns_that_the_targets_own_answers_end_are_counted_and_close_no_gate(reason: str):
+    audit = kimi.audit(max_quarantined_share=0.05)
+    audit.count_upstream("generate", {"rows_in": 10, "quarantined": {reason: 9}})
+    audit.take(kimi.table(good(1)))
+    assert counts(audit) == {f"generate:{reason}": 9}
+    audit.judge()
+
+
 def test_too_few_rows_close_the_gate():
     judged([good(1), good(2)], min_rows=2).judge()
     with pytest.raises(GateFailed, match=r"2 good rows are left, audit\.min_rows asks for 3"):

@@ -28,7 +28,8 @@ _MAGIC = b"\x93\xe9yR"
 _HEADER = struct.Struct("<4sII")  # magic, length of the payload, checksum
 _PLACE = struct.Struct("<QQI")  # segment, offset, length
 _LARGEST = 2**30
-_BATCH_BYTES = 16 * 2**20  # written and synced together at most
+_BATCH_BYTES = 4 * 2**20  # written and synced together at most
+_BATCH_RECORDS = 256  # so that an event loop is not busy for long with those who waited
 _POLL_SECONDS = 0.05
 _OFFSET_BITS = 40
 
@@ -248,7 +249,7 @@ class DurableLog:
             while not self._queue and not self._closing:
                 self._wake.wait()
             size = count = 0
-            while count < len(self._queue) and size < _BATCH_BYTES:
+            while count < min(len(self._queue), _BATCH_RECORDS) and size < _BATCH_BYTES:
                 size += len(self._queue[count].payload)
                 count += 1
                 if self._queue[count - 1].roll:
@@ -278,11 +279,12 @@ class DurableLog:
             left = left[os.write(self._descriptor, left) :]
 
     def _next_segment(self) -> None:
-        with self._wake:  # at_once: nobody writes between the sync and the change
-            os.fsync(self._descriptor)
-            descriptor = self._create(self.segment + 1)
-            os.close(self._descriptor)
-            self._descriptor, self._size, self.segment = descriptor, 0, self.segment + 1
+        descriptor = self._create(self.segment + 1)
+        with self._wake:  # not for long: event loops wait for it when they append
+            full, self._descriptor = self._descriptor, descriptor
+            self._size, self.segment = 0, self.segment + 1
+        os.fsync(full)  # at_once: records were added since its last one, whose futures are not done yet
+        os.close(full)
 
     def _break(self, exc: OSError) -> StoreError:
         """After a failed write or sync nothing is known of the file until it is opened anew."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from schemas.errors import TokenFormatError
+from schemas.ragged import Ids
 
 TIKTOKEN_FILE = "tiktoken.model"
 TOKENIZER_FILE = "tokenizer.json"
@@ -47,7 +48,7 @@ class Codec(Protocol):
         """
         ...
 
-    def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
+    def decode(self, rows: Sequence[Sequence[int] | Ids]) -> list[str]:
         """Text of ids, markers written out, no space added or removed; U+FFFD where bytes are not UTF-8."""
         ...
 

@@ -141,7 +141,13 @@ class Reader:
                 return [self._whole(reasoning, rest, said.ended, head)]
             return [((*head, self._scan(reasoning, tools=True, cut=not said.ended)), "")]
         text = self._scan(content, tools=True, cut=not said.ended)
-        return [((text,), ""), ((*head, self._markers[closes], text), _HIDDEN)]
+        variants: list[_Variant] = [((text,), ""), ((*head, self._markers[closes], text), _HIDDEN)]
+        reasoning, found, rest = content.partition(closes)
+        if found:  # a server that leaves out the open marker alone: as many ids, perhaps, as the close marker as text
+            for before, thought in ((), reasoning), (lead, reasoning), (lead, reasoning.removeprefix(self._lead)):
+                items, _ = self._whole(thought, rest, said.ended, head)
+                variants.append(((*before, *items), _MARKER_TEXT))
+        return variants
 
     def _whole(self, reasoning: str, content: str, ended: bool, head: _Items = ()) -> _Variant:
         """Reasoning, close marker and content."""

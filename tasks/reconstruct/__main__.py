@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,6 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except EyasError as exc:
         print(f"error: {exc}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # whoever reads the verdicts, `head` perhaps, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python's own flush at exit complains
+        return 0
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -57,6 +61,7 @@ def _run(options: argparse.Namespace) -> int:
     rules = _rules(options, means)
     reasons: Counter[str] = Counter()
     found: Histogram = Counter()
+    escaped = (sys.stdout.encoding or "").lower() != "utf-8"
     for entries in _batches(read_entries(options.answers)):
         rows = _judged([entry.row for entry in entries if entry.row is not None], means, rules)
         found += histogram(rows)
@@ -64,7 +69,7 @@ def _run(options: argparse.Namespace) -> int:
         for entry in entries:
             line = _verdict(entry, next(verdicts) if entry.row is not None else None)
             reasons[line["reason"] or "accepted"] += 1
-            print(json.dumps(line, ensure_ascii=False))
+            print(json.dumps(line, ensure_ascii=escaped))
     _summarise(reasons, found, rules)
     return 0
 
@@ -129,6 +134,8 @@ def _rebuilt(row: Row) -> int | None:
 def _summarise(reasons: Counter[str], found: Histogram, rules: Mapping[str, Counting]) -> None:
     total = reasons.total()
     print(f"{total} answers, {reasons['accepted']} accepted", file=sys.stderr)
+    if reasons["not_json"] == total:
+        print("note: no line is JSON; one response body a line is wanted, as `jq -c . FILE` writes it", file=sys.stderr)
     for reason, rows in reasons.most_common():
         if reason != "accepted":
             print(f"  {rows} {reason}", file=sys.stderr)

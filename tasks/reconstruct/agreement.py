@@ -13,6 +13,7 @@ from tasks.reconstruct.finish import CUT
 from tasks.reconstruct.rebuild import REPLACEMENT
 from tasks.reconstruct.row import Means, Row
 
+_CLOSE = "</think>"  # in every family that closes its reasoning
 _SHOWN = 40  # characters on each side of where two texts part
 
 
@@ -36,13 +37,32 @@ def settle_texts(rows: Sequence[Row], means: Means) -> None:
 
 
 def settle_reasoning(rows: Sequence[Row], means: Means) -> None:
-    """Refuse rebuilt answers without reasoning for which some was billed: beside the count perhaps, so that it fits."""
+    """Refuse rebuilt answers whose reasoning and content the count cannot tell apart, or without reasoning though some
+    was billed: beside the count perhaps, so that it fits."""
     for row in rows:
-        if row.fault or row.output is not None or row.reasoning or not row.reasoning_tokens or row.completion is None:
+        if row.fault or row.output is not None or row.completion is None:
             continue
-        if not means.token_format.reply(row.completion, row.opening).reasoning:
+        if row.reasoning and not row.content and row.finish != CUT and row.opening != "closed":
+            detail = (
+                "all of the text is reasoning: a server that joined the answer to it sends the same with this count"
+            )
+            row.refuse("answer_not_split", detail, "unexplained")
+            continue
+        if row.reasoning:
+            continue
+        if row.reasoning is None and row.reasoning_tokens is None and _closes_out_of_sight(row, means):
+            detail = f"the count has room for a {_CLOSE} that the text does not show: its place cannot be known"
+            row.refuse("reasoning_not_returned", detail, "reasoning_not_returned")
+        elif row.reasoning_tokens and not means.token_format.reply(row.completion, row.opening).reasoning:
             detail = f"{row.reasoning_tokens} reasoning tokens were billed, and the text has none"
             row.refuse("reasoning_not_returned", detail, "reasoning_not_returned")
+
+
+def _closes_out_of_sight(row: Row, means: Means) -> bool:
+    """Whether a close marker was put before a text without one: a server that joined reasoning and content sends the
+    same text with the same count."""
+    close = means.codec.markers.get(_CLOSE)
+    return close in row.candidates[0].reading.parts and _CLOSE not in (row.content or "")
 
 
 def _compare_rebuilt(row: Row, text: str) -> None:

@@ -7,10 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from schemas.answers import NATURAL_STOPS
+from tasks.formats.format import Reading
 from tasks.reconstruct.counting import USUAL, Counting, Observation
 from tasks.reconstruct.diagnosis import Unfitting, delta_classes
 from tasks.reconstruct.finish import CUT
 from tasks.reconstruct.row import Candidate, Means, Row
+
+_USUALLY_CLOSED = "missing_close_before_tools"
 
 
 def observations(rows: Iterable[Row]) -> list[Observation]:
@@ -22,14 +25,18 @@ def observations(rows: Iterable[Row]) -> list[Observation]:
         and len(row.candidates) == 1
         and row.candidates[0].ended
         and row.completion_tokens is not None
-        and not looks_padded(row)
+        and not looks_padded(row.candidates[0].reading)
     ]
 
 
-def looks_padded(row: Row) -> bool:
-    """Whether spaces stand on both sides of the close marker, as a slow tokenizer puts them there: one id more, which
-    looks like an end id that is not billed."""
-    return bool(row.reasoning and row.content and row.reasoning.endswith(" ") and row.content.startswith(" "))
+def looks_padded(reading: Reading) -> bool:
+    """Whether spaces stand on both sides of a marker, as a slow tokenizer puts them there: one id more, which looks
+    like an end id that is not billed. The marker may have come written out in the text."""
+    return any(
+        isinstance(before, str) and before.endswith(" ") and isinstance(after, str) and after.startswith(" ")
+        for before, marker, after in zip(reading.parts, reading.parts[1:], reading.parts[2:], strict=False)
+        if isinstance(marker, int)
+    )
 
 
 def settle_counts(rows: Sequence[Row], rules: Mapping[str, Counting], means: Means) -> None:
@@ -65,9 +72,11 @@ def _settle_returned(row: Row, counting: Counting) -> None:
 
 
 def _settle_unverified(row: Row, keep: bool) -> None:
+    """Take the only reading; of a tool section right after the reasoning the one with the close marker, which models
+    sample before it as a rule."""
     candidates = _distinct(row.candidates)
-    if len(candidates) > 1:
-        doubt = _doubt(candidates)
+    doubt = _doubt(candidates) if len(candidates) > 1 else ""
+    if doubt and not (keep and doubt == _USUALLY_CLOSED and len(candidates) == 2):
         row.refuse(doubt, f"the text can be read in {len(candidates)} ways, and no count decides", doubt)
         return
     row.delta_class = "unverified"
@@ -103,7 +112,7 @@ def _fits(row: Row, counting: Counting, candidate: Candidate) -> bool:
     if candidate.ended:
         rivals = any(not other.ended for other in row.candidates)
         return not rivals or len(candidate.ids) <= row.max_tokens
-    return len(candidate.ids) >= row.max_tokens and not looks_padded(row)
+    return len(candidate.ids) >= row.max_tokens and not looks_padded(candidate.reading)
 
 
 def _accept(row: Row, candidate: Candidate) -> None:

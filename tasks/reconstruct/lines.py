@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,19 @@ ENGINE = "api"  # stands for the provider where a body names none
 _SENT = ("messages", "tools", "chat_template_kwargs")  # what decides the prompt
 _LIMITS = ("max_completion_tokens", "max_tokens", "max_new_tokens")
 _BOM = b"\xef\xbb\xbf"
+_BINARY = {
+    b"\x1f\x8b": ("packed with gzip", "unpack it first"),
+    b"PAR1": ("a Parquet file", "write its rows as JSON lines"),
+    b"\xff\xfe": ("UTF-16", "save it as UTF-8"),
+    b"\xfe\xff": ("UTF-16", "save it as UTF-8"),
+}
 
 
 @dataclass(frozen=True)
 class Entry:
     """An answer of a line: a row of ANSWERS, or why there is none."""
 
-    line: int  # from 1
+    line: int  # from 1, blank ones counted
     choice: int
     row: dict[str, Any] | None
     fault: Fault | None = None
@@ -36,21 +42,27 @@ def read_entries(path: Path) -> Iterator[Entry]:
     Raises:
         PromptSourceError: the file cannot be read, or has no line.
     """
-    number = 0
+    filled = False
     try:
+        if path.is_fifo():
+            raise PromptSourceError(f"{path} is a pipe, and answers are read twice; write them into a file")
         with path.open("rb") as lines:
-            for number, line in enumerate(_filled(lines), 1):
-                yield from _entries(number, line)
+            for number, line in enumerate(lines, 1):
+                if number == 1:
+                    _refuse_binary(path, line)
+                if text := line.removeprefix(_BOM).strip():
+                    filled = True
+                    yield from _entries(number, text)
     except OSError as exc:
         raise PromptSourceError(f"{path} cannot be read: {exc.strerror}") from exc
-    if not number:
+    if not filled:
         raise PromptSourceError(f"{path} is empty; one response body a line is wanted")
 
 
-def _filled(lines: Iterable[bytes]) -> Iterator[bytes]:
-    for line in lines:
-        if text := line.removeprefix(_BOM).strip():
-            yield text
+def _refuse_binary(path: Path, start: bytes) -> None:
+    for magic, (name, remedy) in _BINARY.items():
+        if start.startswith(magic):
+            raise PromptSourceError(f"{path} is {name}; one response body a line is wanted: {remedy}")
 
 
 def _entries(number: int, line: bytes) -> list[Entry]:
@@ -86,6 +98,10 @@ def _asked(request: Any) -> dict[str, Any] | Fault:
         request = {}
     if not isinstance(request, Mapping) or not isinstance(request.get("messages", []), list):
         return Fault("request_unreadable", "the request is no JSON object with a list of messages")
+    if not all(isinstance(message, Mapping) for message in request.get("messages", [])):
+        return Fault("request_unreadable", "a message of the request is no JSON object")
+    if not isinstance(request.get("chat_template_kwargs") or {}, Mapping):
+        return Fault("request_unreadable", "the request's chat_template_kwargs are no JSON object")
     sent = {name: request[name] for name in _SENT if request.get(name)}
     limit = next((request[name] for name in _LIMITS if request.get(name) is not None), None)
     if limit is not None and (type(limit) is not int or not 0 < limit < 2**31):

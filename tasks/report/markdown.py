@@ -102,7 +102,11 @@ def _artifact_cells(row: StepRow) -> tuple[str, ...]:
 
 
 def grid(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table."""
+    """A Markdown table. Cells may hold what others wrote, such as names of providers: it stays text, on one line."""
     lines = ["| " + " | ".join(headings) + " |", "|" + "---|" * len(headings)]
-    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    lines += ["| " + " | ".join(map(_cell, row)) + " |" for row in rows]
     return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")

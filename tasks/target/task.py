@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from schemas.errors import TargetError
+from schemas.errors import EyasError, TargetError
 from schemas.sections import TargetSpec
 from tasks.artifacts.artifact import Shards, SourceFile
 from tasks.artifacts.store import require_space
@@ -45,7 +45,11 @@ def prepare_target(spec: TargetSpec, sources: list[SourceFile]) -> Shards:
         space = workspace()
         folder = space.ensure_folder()
         convert_wheel(spec.model, gguf, folder)
-        facts = describe_target(folder, spec) | {"model": spec.model, "revision": sources[0].sha256, "files": {}}
+        try:
+            facts = describe_target(folder, spec) | {"model": spec.model, "revision": sources[0].sha256, "files": {}}
+        except EyasError:
+            (folder / WEIGHT_FILE).unlink()  # or every mistake in a recipe would leave them behind
+            raise
         for part, names in (("config", CONFIG_FILES), ("tokenizer", TOKENIZER_FILES), ("weights", (WEIGHT_FILE,))):
             for name in names:
                 space.add_file(part, name)

@@ -100,8 +100,10 @@ def render_text(
         tokens: named tokens that the template may write.
 
     Raises:
-        TemplateRefused: the chat template raised for these messages.
+        TemplateRefused: the chat template raised for these messages, or has no place for the tools.
     """
+    if tools:
+        _check_tools(template)
     parsed = not _takes_argument_strings(template) if any(m.get("tool_calls") for m in messages) else False
     return _render(template, [_prepared(message, parsed) for message in messages], tools, {**tokens, **switches})
 
@@ -118,7 +120,10 @@ def load_template(folder: Path) -> Template:
     own_file = folder / "chat_template.jinja"
     found: Any = settings.get("chat_template") or _read_json(folder / "chat_template.json").get("chat_template")
     if own_file.is_file():
-        found = own_file.read_bytes().decode()  # bytes: reading as text would rewrite the newlines
+        try:
+            found = own_file.read_bytes().decode()  # bytes: reading as text would rewrite the newlines
+        except UnicodeDecodeError as exc:
+            raise TargetError(f"{own_file} is damaged: it is not UTF-8 ({exc}); fetch it anew") from exc
     if isinstance(found, list):
         raise TargetError(
             f"the tokenizer in {folder} has {len(found)} chat templates, and it is not clear which one is served: put "
@@ -139,13 +144,33 @@ def template_variables(template: Template) -> frozenset[str]:
         TargetError: the template is not valid Jinja.
     """
     from jinja2 import TemplateSyntaxError
-    from transformers.utils import chat_template_utils
 
     try:
-        read: frozenset[str] = chat_template_utils._get_template_variables(template.text)  # noqa: SLF001 (pinned)
+        read = _read_by(template.text)
     except TemplateSyntaxError as exc:
         raise TargetError(f"the chat template is not valid Jinja: {exc}") from exc
     return read - _RENDERED - _GLOBALS - frozenset(_NAMED_TOKENS)
+
+
+def _check_tools(template: str) -> None:
+    from jinja2 import TemplateError
+
+    try:
+        read = _read_by(template)
+    except TemplateError as exc:
+        raise TemplateRefused(f"the chat template is not valid Jinja: {exc}") from exc
+    if "tools" not in read:
+        raise TemplateRefused(
+            "the request declares tools, and the chat template never writes them: the target would not know of them"
+        )
+
+
+@lru_cache(maxsize=16)
+def _read_by(template: str) -> frozenset[str]:
+    """All variables that a template reads."""
+    from transformers.utils import chat_template_utils
+
+    return chat_template_utils._get_template_variables(template)  # noqa: SLF001 (pinned)
 
 
 def _render(

@@ -26,10 +26,16 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     terminal = sys.stdout.isatty()
     try:
-        return _audit(options, Console(width=None if terminal else _PIPE_WIDTH, soft_wrap=not terminal))
+        return _audit(options, _console(terminal))
     except EyasError as exc:
         print(f"error: {exc}", file=sys.stderr)
         return 2
+
+
+def _console(terminal: bool) -> Console:
+    """A terminal on which texts stand as they are: names of providers may look like markup."""
+    width = None if terminal else _PIPE_WIDTH
+    return Console(width=width, soft_wrap=not terminal, markup=False, emoji=False)
 
 
 def _audit(options: argparse.Namespace, console: Console) -> int:

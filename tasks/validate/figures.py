@@ -105,8 +105,11 @@ def figures(sequences: pa.Table, known: Known, spec: AuditSpec, seen: Collection
     if known.context is not None:
         found.add("longer_than_context", np.maximum(prompts.lengths + completions.lengths - known.context, 0))
     _mask(found, prompts, Ragged.of(sequences["loss_mask"]))
-    found.add("billed_count_differs", np.nan_to_num(_numbers(sequences, "billed_delta")) != 0)
-    found.add("unverified", _texts(sequences, "delta_class") == "unverified")
+    # the ids are counted here anew, since a row's own word for the difference proves nothing
+    billed = _numbers(sequences, "billed")
+    off = ~np.isnan(billed) & (billed != completions.lengths)
+    found.add("billed_count_differs", off | (np.nan_to_num(_numbers(sequences, "billed_delta")) != 0))
+    found.add("unverified", np.isnan(billed) | (_texts(sequences, "delta_class") == "unverified"))
     for name, allowed in (("provider", spec.providers), ("model", spec.models), ("quantization", spec.quantizations)):
         if allowed:
             found.add(f"{name}_not_allowed", ~np.isin(_texts(sequences, name), allowed))

@@ -29,7 +29,7 @@ class Request(NamedTuple):
 def decoded(sequences: pa.Table, codec: Codec, rows: Sequence[int]) -> dict[int, str]:
     """The text of the answers of these rows, markers written out."""
     ids = Ragged.of(sequences["completion_ids"]).rows()
-    return dict(zip(rows, codec.decode([ids[row].tolist() for row in rows]), strict=True))
+    return dict(zip(rows, codec.decode([ids[row] for row in rows]), strict=True))
 
 
 def add_texts(found: Figures, sequences: pa.Table, answers: Mapping[int, str]) -> None:
@@ -49,7 +49,7 @@ def read_requests(found: Figures, sequences: pa.Table) -> dict[int, Request]:
     for row, cell in enumerate(sequences["request"].to_pylist()):
         try:
             requests[row] = read_request(cell)
-        except (ValueError, LookupError, TypeError, AttributeError) as exc:
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as exc:
             found.mark("unreadable_request", row, f"{type(exc).__name__}: {exc}")
     return requests
 
@@ -86,6 +86,7 @@ def read_request(cell: str) -> Request:
 
     Raises:
         ValueError, LookupError, TypeError, AttributeError: it is not JSON, or JSON of another shape.
+        RecursionError: it is nested too deep.
     """
     sent: Any = json.loads(cell)
     user: list[str] = []

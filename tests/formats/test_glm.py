@@ -58,6 +58,13 @@ def test_45_without_a_parser_is_read_as_it_was_sampled(glm45: Bound):
     assert (ids, doubt) == ([198, 151350, *REASONING, 151351, 198, *CONTENT, 151336], "")
 
 
+def test_45_without_its_open_marker_is_read_on_either_side_of_the_line_end(glm45: Bound):
+    found = [ids for ids, _ in glm45.all(None, "\nTwo plus two is four.</think>\nThe answer is 4.", "unsaid")]
+    sampled, _ = glm45.all(None, "\n<think>Two plus two is four.</think>\nThe answer is 4.", "unsaid")[0]
+    assert sampled in found
+    assert [ids for ids in found if len(ids) == len(sampled) and ids != sampled]
+
+
 def test_calls_of_45_have_line_ends_between_markers(glm45: Bound):
     text = "<tool_call>ls\n<arg_key>path</arg_key>\n<arg_value>.</arg_value>\n</tool_call>"
     ids = [151352, 4730, 198, 151356, 2343, 151357, 198, 151358, 13, 151359, 198, 151353, 151338]

@@ -92,6 +92,14 @@ def test_newer_calls_are_functions_with_parameters(newer: Bound):
     assert newer.fault(prompt("qwen-3.5"), parts) == ""
 
 
+def test_an_open_marker_that_alone_was_left_out_is_a_doubt(qwen3: Bound):
+    # the close marker as text has as many ids as open and close marker together
+    found = qwen3.all(None, "\nR one\n</think>\n\nAnswer.", "unsaid")
+    sampled = next(ids for ids, _ in found if ids[0] == OPEN and CLOSE in ids[2:])
+    assert sampled == [OPEN, 198, 49, 825, 198, CLOSE, 271, 16141, 13, END]
+    assert [ids for ids, _ in found if len(ids) == len(sampled) and CLOSE not in ids]
+
+
 def test_marker_text_is_left_to_the_count(qwen3: Bound):
     plain, marker = qwen3.all(None, "write </think> last", "closed")
     assert (plain[1], marker[1]) == ("", "marker_text_in_answer")

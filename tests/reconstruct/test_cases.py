@@ -49,6 +49,8 @@ def test_spaces_that_a_slow_tokenizer_put_round_the_marker_show_in_the_count():
 def test_padding_is_not_taken_for_an_end_id_that_is_not_billed():
     padded = [said("Done. ", " The answer is 4.", 10, number=number) for number in range(9)]
     assert {reason(row) for row in verdicts(padded)} == {"padded_markers"}
+    inline = [said(None, "Done. </think> The answer is 4.", 10, number=number) for number in range(9)]
+    assert {reason(row) for row in verdicts(inline)} == {"padded_markers"}
 
 
 def test_tool_markers_in_text_become_single_ids():
@@ -57,9 +59,18 @@ def test_tool_markers_in_text_become_single_ids():
     assert ids(verdict(said("I should list files.", LS, len(wanted)))) == wanted
 
 
-def test_without_a_count_nothing_says_whether_the_section_ended_the_reasoning():
+def test_without_a_count_a_section_after_the_reasoning_is_read_with_its_close_marker_and_unverified():
+    text, name, arguments = kimi().codec.encode(["I should list files.", "functions.ls:0", '{"path": "."}'])
     row = verdict(said("I should list files.", LS))
-    assert reason(row) == row.delta_class == "missing_close_before_tools"
+    assert ids(row) == [*text, CLOSE, SECTION, CALL, *name, ARGUMENTS, *arguments, CALL_END, SECTION_END, END]
+    assert row.delta_class == "unverified"
+
+
+def test_an_answer_that_may_stand_joined_under_reasoning_is_refused_though_its_count_fits():
+    joined = "Two plus two is four.The answer is 4."
+    count = len(kimi().codec.encode([joined])[0]) + 2  # the close marker and the end
+    assert reason(verdict(said(joined, None, count))) == "answer_not_split"
+    assert reason(verdict(said(joined, "", count))) == "answer_not_split"
 
 
 @pytest.mark.parametrize(("billed", "closed"), [(16, True), (15, False)])
@@ -177,6 +188,14 @@ def test_ids_above_the_vocabulary_are_seen():
 def test_reasoning_that_was_billed_and_not_sent_is_named():
     assert reason(verdict(said(None, "A", 400))) == "reasoning_not_returned"
     assert reason(verdict(said(None, "A", 400, reasoning_tokens=390))) == "reasoning_not_returned"
+
+
+def test_a_close_marker_that_the_text_does_not_show_is_put_nowhere():
+    # sampled: "Two plus two is four.</think> The answer is 4.", sent as one text: closed at its start it is as long
+    joined = said(None, "Two plus two is four. The answer is 4.", 14)
+    assert reason(verdict(joined)) == "reasoning_not_returned"
+    assert ids(verdict(joined | {"reasoning": ""}))[0] == CLOSE  # here the server says that there was none
+    assert ids(verdict(joined | {"reasoning_tokens": 0}))[0] == CLOSE
 
 
 def test_reasoning_beside_the_count_that_was_not_sent_is_named_though_the_count_fits():

@@ -1,6 +1,8 @@
 """`python -m tasks.reconstruct` on files as people have them."""
 
+import gzip
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +15,7 @@ from tests.reconstruct.given import CLOSE, END, PROMPTS, raw_lines
 from tests.test_responses import body
 from tests.tokenizers import folder
 
+HI = {"role": "user", "content": "Hi"}
 FOUR = [17285, 9620, 2069, 387, 4771, 13, CLOSE, 1008, 7574, 387, 220, 19, 13, END]
 
 
@@ -40,7 +43,7 @@ def test_ten_answers_are_judged_end_to_end(tmp_path: Path):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     verdicts = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [line["line"] for line in verdicts] == list(range(1, 11))
+    assert [line["line"] for line in verdicts] == [*range(1, 10), 11]  # the tenth is blank
     assert verdicts[0] == {
         "line": 1,
         "choice": 0,
@@ -143,7 +146,10 @@ def test_a_prompt_is_rendered_where_messages_and_a_template_are_there(
     assert lines[0]["accept"], lines
 
 
-@pytest.mark.parametrize("content", [None, b"", b"\n \n"])
+@pytest.mark.parametrize(
+    "content",
+    [None, b"", b"\n \n", gzip.compress(raw_lines(body()).encode()), b"PAR1\x15", raw_lines(body()).encode("utf-16")],
+)
 def test_a_file_that_cannot_be_used_is_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes | None
 ):
@@ -161,12 +167,52 @@ def test_a_folder_without_a_tokenizer_is_an_error(tmp_path: Path, capsys: pytest
     assert "tokenizer.json" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("request_", [7, {"messages": "Hi"}, {"max_tokens": "many"}, {"messages": ["\ud83d"]}])
+@pytest.mark.parametrize(
+    "request_",
+    [
+        7,
+        {"messages": "Hi"},
+        {"messages": [1]},
+        {"messages": [HI], "chat_template_kwargs": [1]},
+        {"max_tokens": "many"},
+        {"messages": [HI | {"content": "\ud83d"}]},
+    ],
+)
 def test_a_request_that_cannot_be_read_costs_only_its_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], request_: Any
 ):
     path = tmp_path / "answers.jsonl"
     path.write_text(json.dumps({"request": request_, "response": body()}) + "\n" + raw_lines(body()))
-    lines, _ = judged(capsys, path, *kimi_options())
+    lines, _ = judged(capsys, path, "--format", "kimi-k2.5", "--tokenizer", str(folder("kimi-k2.5")))
     assert [line["accept"] for line in lines] == [False, True]
     assert lines[0]["reason"] in ("request_unreadable", "lone_surrogate")
+
+
+def test_a_pipe_is_refused_since_answers_are_read_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    assert main([str(path), "--format", "kimi-k2.5"]) == 2
+    assert "is a pipe" in capsys.readouterr().err
+
+
+def test_one_answer_over_many_lines_is_told_how_to_become_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "answers.jsonl"
+    path.write_text(json.dumps(body(), indent=1))
+    lines, err = judged(capsys, path)
+    assert {line["reason"] for line in lines} == {"not_json"}
+    assert "jq -c" in err
+
+
+def test_a_reader_that_stops_early_and_an_output_without_unicode_are_no_failure(tmp_path: Path):
+    path = tmp_path / "answers.jsonl"
+    path.write_text(raw_lines(*[{"error": {"message": "langsam \u2026 \u4e2d"}}] * 2000))
+    command = [sys.executable, "-m", "tasks.reconstruct", str(path)]
+    ascii_only = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, capture_output=True, env=ascii_only, check=False)
+    assert (done.returncode, len(done.stdout.splitlines())) == (0, 2000), done.stderr
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert b"Traceback" not in process.stderr.read()

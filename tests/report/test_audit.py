@@ -88,7 +88,7 @@ def test_the_report_shows_checks_plots_and_rows(store: Path, recipe: Recipe, tar
     text = report.markdown.read_text()
     assert "Every gate is open." in text
     assert "| id_out_of_range | 3 | 1 | 3 |" in text
-    assert "| billed_delta | Provider <A> | -2: 3, 0: 40, unknown: 1 |" in text
+    assert "| billed_delta | Provider &lt;A> | -2: 3, 0: 40, unknown: 1 |" in text
     for plot in re.findall(r"\]\((.*?)\)", text):
         assert (report.markdown.parent / plot).exists()
     assert set(report.plots) == set(PLOTS)

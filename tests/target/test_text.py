@@ -146,6 +146,11 @@ def test_several_templates_are_refused_since_the_served_one_is_not_known(tmp_pat
         load_template(written(tmp_path, {"chat_template": several}))
 
 
+def test_a_template_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match=r"chat_template\.jinja is damaged: it is not UTF-8"):
+        load_template(written(tmp_path, {}, own_file=b"\xff\xfe"))
+
+
 @pytest.mark.parametrize("content", ["{", "[]"])
 def test_damaged_settings_are_named(content: str, tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text(content)
@@ -183,3 +188,14 @@ def test_white_space_is_no_marker_and_no_marker_is_found_where_there_is_none() -
 def test_a_prompt_with_half_a_surrogate_pair_has_no_ids(renderer: Renderer) -> None:
     fault = renderer.ids({"messages": [{"role": "user", "content": "\ud83d"}]}, room=0)
     assert getattr(fault, "reason", "") == "no_utf8"
+
+
+def test_tools_that_a_template_never_writes_are_refused() -> None:
+    deaf = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    assert render_text(deaf, [{"role": "user", "content": "Hi"}], None, {}) == "Hi"
+    assert render_text(deaf, [{"role": "user", "content": "Hi"}], [], {}) == "Hi"
+    with pytest.raises(TemplateRefused, match="declares tools, and the chat template never writes them"):
+        render_text(deaf, [{"role": "user", "content": "Hi"}], tools, {})
+    with pytest.raises(TemplateRefused, match="not valid Jinja"):
+        render_text("{% for %}", [{"role": "user", "content": "Hi"}], tools, {})

@@ -84,6 +84,11 @@ def test_the_limits_of_a_recipe_hold(tmp_path: Path, tokenizer: list[str], recip
     assert "provider_not_allowed" in capsys.readouterr().out
 
 
+def test_names_that_look_like_markup_are_printed_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main([written(tmp_path, good(1, provider="[/b] :smile: [red]"))]) == 0
+    assert "[/b] :smile: [red]" in capsys.readouterr().out
+
+
 def test_several_files_are_one_audit(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     one, two = written(tmp_path, good(1), name="1.parquet"), written(tmp_path, good(1), name="2.parquet")
     assert main([one, two]) == 1

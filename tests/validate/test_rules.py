@@ -20,6 +20,7 @@ DAMAGED = ids("so ", 9618, CLOSE, "x", END)
 
 SPOILED: list[tuple[str, dict[str, Any]]] = [
     ("unreadable_request", {"request": "{"}),
+    ("unreadable_request", {"request": '{"messages":' + "[" * 100_000}),
     ("unreadable_request", {"request": '{"messages":[{"role":"user"}]}'}),
     ("id_out_of_range", {"completion_ids": ids("x", CLOSE, 163840, END)}),
     ("id_out_of_range", {"completion_ids": ids("x", CLOSE, -1, END)}),
@@ -53,6 +54,7 @@ SPOILED: list[tuple[str, dict[str, Any]]] = [
     ("replacement_character", {"completion_ids": DAMAGED}),
     ("replacement_character", {"completion_ids": [5885], "finish_reason": "length"}),
     ("billed_count_differs", {"billed_delta": -1}),
+    ("billed_count_differs", {"billed": 99}),  # whatever the row says of the difference
     ("provider_not_allowed", {"provider": "B"}),
     ("provider_not_allowed", {"provider": None}),
     ("model_not_allowed", {"model": "kimi-k2"}),
@@ -64,6 +66,7 @@ SPOILED: list[tuple[str, dict[str, Any]]] = [
     ("near_duplicate", {"request": good(1)["request"]}),
     ("duplicate_prompt", {"prompt_id": prompt_id(1)}),
     ("unverified", {"billed": None, "billed_delta": None, "delta_class": "unverified"}),
+    ("unverified", {"billed": None, "billed_delta": None}),  # called exact, without a witness
 ]
 
 

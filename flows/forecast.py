@@ -76,7 +76,8 @@ def forecast(recipe: Recipe, facts: dict[str, Any], prompts: Prompts, speed: Spe
         prompts: what the recipe's sources hold.
         speed: this machine.
     """
-    mean_answer = recipe.generation.max_tokens * MEAN_ANSWER_SHARE
+    served = recipe.generation.is_served
+    mean_answer = (recipe.generation.serving.short if served else recipe.generation).max_tokens * MEAN_ANSWER_SHARE
     answer_tokens = int(prompts.train * mean_answer)
     prompt_tokens = _tokens(prompts.train, prompts.train_characters) + int(prompts.train_history * mean_answer)
     body, head = _body_weights(facts), facts["vocab_size"] * facts["hidden_size"]  # the embeddings are as many
@@ -84,6 +85,7 @@ def forecast(recipe: Recipe, facts: dict[str, Any], prompts: Prompts, speed: Spe
     wall = OVERHEAD / speed.workers
 
     generate = 2 * (answer_tokens * (body + head) / speed.decode + prompt_tokens * body / speed.prefill) * wall
+    generate = 0 if served else generate  # how fast a server is, only its answers tell
     corpus_tokens = prompt_tokens + answer_tokens
     state_bytes = (3 * corpus_tokens + answer_tokens) * facts["hidden_size"] * STATE_BYTES
     extract = 2 * corpus_tokens * body / speed.prefill * wall

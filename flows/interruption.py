@@ -1,5 +1,7 @@
 """Ctrl-C and SIGTERM in a terminal: stop at once, since every step can be killed at any line and goes on later.
 
+Only while servers are being asked the first one lets what is in flight, which is paid for, arrive; a second one stops.
+
 Left to themselves, Prefect and the thread pool would first wait for all running tasks, which may take hours.
 """
 
@@ -23,6 +25,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Crashed
 
 from flows.server import kill_child_servers
+from tasks.generate.serve.stopping import request_stop
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _TELL_SECONDS = 3
@@ -39,7 +42,15 @@ def stopping_at_once() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _stop(number: int, _frame: FrameType | None) -> NoReturn:
+def _stop(number: int, _frame: FrameType | None) -> None:
+    if request_stop():
+        with suppress(RuntimeError):
+            print("\nstopping in order; once more stops at once", file=sys.stderr, flush=True)
+        return
+    _stop_now(number)
+
+
+def _stop_now(number: int) -> NoReturn:
     try:
         for each in _SIGNALS:
             signal.signal(each, signal.SIG_IGN)

@@ -37,6 +37,14 @@ class EngineError(EyasError):
     """An engine failed, or answered something that cannot be used."""
 
 
+class BudgetExhausted(EngineError):
+    """A cap allows no further request: says what is answered, what is left, and what was spent. Raise it to go on."""
+
+
+class RunStopped(EngineError):
+    """The run was told to stop: says what is answered and what is left. The same command goes on."""
+
+
 class GateFailed(EyasError):
     """The audit found more bad rows than the recipe allows."""
 

@@ -119,3 +119,42 @@ LEDGER = Contract(
         ],
     ),
 )
+
+DATASETS = Contract(
+    "datasets",
+    pa.schema(
+        [
+            pa.field("dataset", pa.string(), nullable=False),
+            pa.field("prompts", pa.int64(), nullable=False),
+            pa.field("answered", pa.int64(), nullable=False),
+            pa.field("quarantined", pa.int64(), nullable=False),
+            pa.field("errors", pa.string(), nullable=False),
+            pa.field("reasoning_share", pa.float64(), nullable=False),
+            pa.field("prompt_tokens", pa.int64(), nullable=False),
+            pa.field("completion_tokens", pa.int64(), nullable=False),
+            pa.field("mean_answer_tokens", pa.float64(), nullable=False),
+            pa.field("cost_nanousd", pa.int64(), nullable=False),
+        ]
+    ),
+    pandera.DataFrameSchema(
+        {
+            "dataset": pandera.Column(str, _NAME, unique=True),
+            "prompts": pandera.Column("int64", pandera.Check.ge(0), description="turns to be answered"),
+            "answered": pandera.Column("int64", pandera.Check.ge(0)),
+            "quarantined": pandera.Column("int64", pandera.Check.ge(0)),
+            "errors": pandera.Column(
+                str, pandera.Check.str_startswith("{"), description="JSON: attempts that failed, by class"
+            ),
+            "reasoning_share": pandera.Column(
+                "float64", pandera.Check.in_range(0, 1), description="of the answers, those with reasoning"
+            ),
+            "prompt_tokens": pandera.Column("int64", pandera.Check.ge(0), description="billed, of all attempts"),
+            "completion_tokens": pandera.Column("int64", pandera.Check.ge(0), description="billed, of all attempts"),
+            "mean_answer_tokens": pandera.Column("float64", pandera.Check.ge(0)),
+            "cost_nanousd": pandera.Column("int64", pandera.Check.ge(0), description="billed, of all attempts"),
+        },
+        checks=pandera.Check(
+            lambda f: f["prompts"] == f["answered"] + f["quarantined"], name="every_prompt_has_one_end"
+        ),
+    ),
+)

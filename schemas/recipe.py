@@ -15,6 +15,7 @@ import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from schemas.errors import RecipeError
+from schemas.generation import GenerationSpec
 from schemas.sections import (
     AuditSpec,
     BenchmarkSpec,
@@ -23,7 +24,6 @@ from schemas.sections import (
     DatasetSpec,
     DraftSpec,
     ExtractionSpec,
-    GenerationSpec,
     ReconstructionSpec,
     Section,
     TargetSpec,
@@ -116,8 +116,8 @@ class Recipe(Section):
                 f"extraction.aux_layers is empty, and its default [1, L//2-1, L-4] is not three layers of a target "
                 f"with {layers}; name three"
             )
-        for field in ("max_tokens", "regenerate_tokens"):
-            if (limit := getattr(self.generation, field)) >= context:
+        for field, limit in self._answer_limits().items():
+            if limit >= context:
                 raise RecipeError(
                     f"generation.{field} is {limit}, the target's context is {context}; leave room for a prompt"
                 )
@@ -133,6 +133,14 @@ class Recipe(Section):
                 f"the draft would have {heads} query heads, no multiple of its {kv_heads} key-value heads; "
                 "set draft.num_attention_heads and draft.num_key_value_heads"
             )
+
+    def _answer_limits(self) -> dict[str, int]:
+        """Most tokens of an answer, by the field that says so."""
+        generation = self.generation
+        if not generation.is_served:
+            return {"max_tokens": generation.max_tokens, "regenerate_tokens": generation.regenerate_tokens}
+        used = {dataset.partition for dataset in self.datasets if dataset.split == "train"}
+        return {f"serving.{name}.max_tokens": getattr(generation.serving, name).max_tokens for name in sorted(used)}
 
     def check_prompts(self, train: int) -> None:
         """Refuse a recipe that holds out all of its training prompts.

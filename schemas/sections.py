@@ -103,27 +103,6 @@ class DatasetSpec(Section):
     turns: int = Field(default=0, ge=0, description="Most assistant turns per conversation to regenerate; 0 takes all.")
 
 
-class GenerationSpec(Section):
-    """How the target answers the training prompts."""
-
-    engine: Literal["transformers"] = Field(default="transformers", description="Where answers are generated.")
-    max_tokens: int = Field(default=128, ge=1, le=1_000_000, description="Most new tokens per answer.")
-    temperature: Temperature = Field(default=0.7, description="0 is greedy.")
-    top_p: float = Field(default=1.0, gt=0, le=1, description="Nucleus mass; 1 keeps all.")
-    batch_size: int = Field(
-        default=64, ge=1, le=4096, description="Answers generated together; part of the result's identity."
-    )
-    shard_prompts: int = Field(
-        default=128, ge=1, description="Prompts per task run and per stored shard.", json_schema_extra=BESIDE
-    )
-    regenerate_tokens: int = Field(
-        default=0,
-        ge=0,
-        le=1_000_000,
-        description="Answers cut at max_tokens are generated again with this limit; 0 leaves them as they are.",
-    )
-
-
 class CountingRule(Section):
     """What a provider's completion_tokens are made of."""
 

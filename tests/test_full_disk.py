@@ -11,8 +11,9 @@ import torch
 
 from schemas.corpus import CORPUS, VOCABULARY
 from schemas.errors import StoreError
+from schemas.generation import GenerationSpec
 from schemas.prompts import PROMPTS
-from schemas.sections import BenchmarkSpec, ComputeSpec, ExtractionSpec, GenerationSpec, TargetSpec, TrainingSpec
+from schemas.sections import BenchmarkSpec, ComputeSpec, ExtractionSpec, TargetSpec, TrainingSpec
 from tasks.artifacts import store as store_module
 from tasks.artifacts.artifact import Shards
 from tasks.artifacts.workspace import Workspace

@@ -15,8 +15,9 @@ import torch
 
 from schemas.answers import ANSWERS
 from schemas.errors import EngineError
+from schemas.generation import GenerationSpec
 from schemas.prompts import QUARANTINE
-from schemas.sections import ComputeSpec, GenerationSpec, TargetSpec
+from schemas.sections import ComputeSpec, TargetSpec
 from tasks.artifacts.artifact import Shards
 from tasks.artifacts.keys import canonical
 from tasks.artifacts.store import require_space

@@ -1,4 +1,4 @@
-"""The turns of a shard's conversations, level by level: a turn is asked once the one before it is answered.
+"""The turns of conversations, level by level: a turn is asked once the one before it is answered.
 
 Every row is asked once or quarantined once, by what it says itself or because the turn before it cannot be its history.
 """
@@ -86,6 +86,14 @@ class Turns:
             cut = answer.finish_reason == "length"
             unusable = Fault("cut", f"its answer was cut at {answer.max_tokens} ids") if cut else fault
             self._replies[answer.prompt_id] = unusable or self._format.reply(output, self._format.opening(prompt))
+
+    def take(self, prompt_id: str, reply: Reply | Fault) -> None:
+        """Take an answer that has been taken apart already, or why there is none, as the history of the next level."""
+        self._replies[prompt_id] = reply
+
+    def has_followers(self, prompt_id: str) -> bool:
+        """Whether a later turn waits for this one."""
+        return prompt_id in self._parents
 
     def _ask(self, row: Mapping[str, Any]) -> Asked | Fault:
         request = self._request(row)

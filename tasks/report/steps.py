@@ -16,6 +16,8 @@ _ASIDE = (
     "coverage",
     "distributions",
     "providers",
+    "ledger",
+    "datasets",
 )  # what stands beside the rows that go on
 
 

@@ -17,7 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from schemas.sections import BenchmarkSpec, GenerationSpec, TrainingSpec
+from schemas.generation import GenerationSpec
+from schemas.sections import BenchmarkSpec, TrainingSpec
 from tasks.artifacts.artifact import Rows, Shard, Shards, SourceFile
 from tasks.artifacts.keys import ContentKey, canonical
 from tests.artifacts.pipeline import NUMBERS

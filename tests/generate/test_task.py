@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from schemas.errors import EngineError
-from schemas.sections import GenerationSpec
+from schemas.generation import GenerationSpec
 from tasks.artifacts.artifact import Shards
 from tasks.artifacts.workspace import Workspace
 from tasks.formats.registry import bind

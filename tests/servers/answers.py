@@ -1,12 +1,14 @@
 """What a fake server answers: a function of the prompt alone, so that a test can say what must come back.
 
-Tokens are words, so that the text can be read; a vocabulary of a real tokenizer may be given instead.
+Tokens are words, so that the text can be read; a vocabulary of a real tokenizer may be given instead, and the folder of
+a target whose template and tokenizer then make the ids of chats' prompts.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,12 +24,15 @@ class Vocabulary:
     pieces: tuple[Piece, ...] = tuple((1000 + number, f" w{number}") for number in range(997))
     end: Piece = (2, "")
     close: Piece = (3, "")  # between reasoning and content
+    prompt_ids: Callable[[dict[str, Any]], list[int]] | None = None  # of a chat
 
     @classmethod
     def load(cls, path: Path) -> Vocabulary:
-        """Read {"pieces": [[id, text], ...], "end": id, "close": id}."""
+        """Read {"pieces": [[id, text], ...], "end": id, "close": id, "target": folder or null}."""
         said = json.loads(path.read_text())
-        return cls(tuple((number, text) for number, text in said["pieces"]), (said["end"], ""), (said["close"], ""))
+        pieces = tuple((number, text) for number, text in said["pieces"])
+        prompt_ids = _renderer(Path(said["target"])) if said.get("target") else None
+        return cls(pieces, (said["end"], ""), (said["close"], ""), prompt_ids)
 
 
 @dataclass(frozen=True)
@@ -71,12 +76,25 @@ def answer_to(body: dict[str, Any], vocabulary: Vocabulary, reasoning: bool = Fa
     kept = pieces[: _limit(body)]
     words = [text for _, text in kept]
     return Answer(
-        _prompt_ids(body),
+        vocabulary.prompt_ids(body) if vocabulary.prompt_ids and "messages" in body else _prompt_ids(body),
         words[:thought] if reasoning else None,
         [word for word in words[thought:] if word],
         [number for number, _ in kept],
         "stop" if len(kept) == len(pieces) else "length",
     )
+
+
+def _renderer(folder: Path) -> Callable[[dict[str, Any]], list[int]]:
+    from tasks.formats.codec import load_codec
+    from tasks.target.text import load_template, render_text
+
+    template, codec = load_template(folder), load_codec(folder)
+
+    def prompt_ids(body: dict[str, Any]) -> list[int]:
+        text = render_text(template.text, body["messages"], body.get("tools"), {}, template.tokens)
+        return codec.encode_prompt([text])[0]
+
+    return prompt_ids
 
 
 def _limit(body: dict[str, Any]) -> int:

@@ -46,8 +46,8 @@ class GenerationSpec(Section):
     @model_validator(mode="after")
     def _no_contradictions(self) -> GenerationSpec:
         serving = self.serving
-        if self.is_served and not serving.endpoints and serving.launch is None:
-            raise ValueError(f"engine {self.engine} needs a server: give serving.endpoints or serving.launch")
+        if self.is_served and not serving.endpoints:
+            raise ValueError(f"engine {self.engine} needs a server: give serving.endpoints")
         if self.engine == "openrouter" and not serving.model:
             raise ValueError("engine openrouter needs serving.model, such as author/model")
         if self.is_served and self.regenerate_tokens:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from schemas.sections import BESIDE, Section
 
@@ -24,16 +24,6 @@ class EndpointSpec(Section):
     api_key_block: str = Field(
         default="", description="Prefect Secret block that holds the API key, if the variable is not set."
     )
-
-
-class LaunchSpec(Section):
-    """A server that the task starts as its child and stops after."""
-
-    engine: Literal["sglang", "vllm"] = Field(description="Which server to start.")
-    python: str = Field(default="", description="Python interpreter of its environment; empty takes this one.")
-    flags: list[str] = Field(default_factory=list, description="Flags for the server, beside model, host and port.")
-    environment: dict[str, str] = Field(default_factory=dict, description="Environment variables for it; no secrets.")
-    ready_seconds: float = Field(default=900, gt=0, description="Longest wait for it to be ready.")
 
 
 class PartitionSpec(Section):
@@ -96,7 +86,6 @@ class ServingSpec(Section):
     endpoints: list[EndpointSpec] = Field(
         default_factory=list, description="Servers that answer.", json_schema_extra=BESIDE
     )
-    launch: LaunchSpec | None = Field(default=None, description="A server to start.", json_schema_extra=BESIDE)
     model: str = Field(default="", description="Name of the model at the server; empty takes the only one it has.")
     api: Literal["chat", "completions"] = Field(
         default="chat", description="Chat takes messages, completions token ids; SGLang's own API takes ids always."
@@ -130,18 +119,3 @@ class ServingSpec(Section):
     budget: BudgetSpec = Field(default=BudgetSpec(), json_schema_extra=BESIDE)
     price: PriceSpec = Field(default=PriceSpec(), json_schema_extra=BESIDE)
     provider: ProviderRules = Field(default=ProviderRules())
-    pilot_prompts: int = Field(
-        default=32,
-        ge=0,
-        description="Prompts per dataset answered first, to forecast the rest; kept. 0 asks for none.",
-        json_schema_extra=BESIDE,
-    )
-    approve_usd: float | None = Field(
-        default=None, ge=0, description="Spend approved beforehand, for unattended runs.", json_schema_extra=BESIDE
-    )
-
-    @model_validator(mode="after")
-    def _no_contradictions(self) -> ServingSpec:
-        if self.launch and self.endpoints:
-            raise ValueError("serving.launch starts a server, serving.endpoints names others; give one of them")
-        return self

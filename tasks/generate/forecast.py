@@ -97,7 +97,7 @@ def _draw(name: str, pilot: Pilot, chance: np.random.Generator) -> _Drawn:
     if not remaining:
         return _Drawn(np.zeros(_DRAWS + 1), np.zeros(_DRAWS + 1))
     if count < _FEWEST:
-        raise ValueError(f"the pilot of {name} has {count} answers: raise serving.pilot_prompts to at least {_FEWEST}")
+        raise ValueError(f"the pilot of {name} has {count} answers: it needs at least {_FEWEST}")
     tokens, sizes = np.asarray(pilot.completion_tokens, float), np.asarray(pilot.body_bytes, float)
     rows = chance.integers(0, count, (_DRAWS, count))
     # a draw's mean is uncertain, and so is the sum of the answers to come around it

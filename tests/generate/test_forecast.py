@@ -68,7 +68,7 @@ def test_a_dataset_that_is_done_costs_nothing_more() -> None:
 
 
 def test_too_small_a_pilot_is_refused() -> None:
-    with pytest.raises(ValueError, match="pilot_prompts"):
+    with pytest.raises(ValueError, match="needs at least"):
         forecast({"B3": pilot([9])}, 10)
 
 

@@ -121,7 +121,7 @@ class Client:
         chance: random.Random | None = None,
     ) -> None:
         if not endpoints:
-            raise EngineError("no endpoint to ask: give serving.endpoints or serving.launch")
+            raise EngineError("no endpoint to ask: give serving.endpoints")
         self._endpoints = {endpoint.name: endpoint for endpoint in endpoints}
         self._headers = {endpoint.name: _headers(endpoint) for endpoint in endpoints}
         self._urls: dict[tuple[str, str], httpx.URL] = {}

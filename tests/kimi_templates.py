@@ -43,6 +43,49 @@ _TAIL = "{%- if add_generation_prompt -%}<|im_assistant|>assistant<|im_middle|>T
 _SWITCH = "<think>{%- if thinking is defined and thinking is false -%}</think>{%- endif -%}"
 
 
+# Renders what the published template of K2.5 renders; the others are put together below.
+KIMI_TEMPLATE = """
+{%- set ns = namespace(plain=-1) -%}
+{%- for message in messages -%}
+  {%- if message['role'] == 'assistant' and not message.get('tool_calls') -%}
+    {%- set ns.plain = loop.index0 -%}
+  {%- endif -%}
+{%- endfor -%}
+{%- if tools -%}
+  <|im_system|>tool_declare<|im_middle|>{{ tools | tojson(separators=(',', ':')) }}<|im_end|>
+{%- endif -%}
+{%- for message in messages -%}
+  {%- set role = message['role'] -%}
+  {%- set header = {'user': '<|im_user|>', 'assistant': '<|im_assistant|>'}.get(role, '<|im_system|>') -%}
+  {{ header }}{{ message.get('name') or role }}<|im_middle|>
+  {%- if role == 'assistant' -%}
+    {%- if loop.index0 > ns.plain and (thinking is not defined or thinking) -%}
+      <think>{{ message.get('reasoning_content', '') }}</think>
+    {%- else -%}
+      <think></think>
+    {%- endif -%}
+  {%- elif role == 'tool' -%}
+    {{ '## Return of ' + message['tool_call_id'] + '\n' }}
+  {%- endif -%}
+  {{ message['content'] }}
+  {%- if message.get('tool_calls') -%}
+    <|tool_calls_section_begin|>
+    {%- for call in message['tool_calls'] -%}
+      {%- set arguments = call['function']['arguments'] -%}
+      <|tool_call_begin|>{{ call['id'] }}<|tool_call_argument_begin|>
+      {{- arguments if arguments is string else arguments | tojson }}<|tool_call_end|>
+    {%- endfor -%}
+    <|tool_calls_section_end|>
+  {%- endif -%}
+  <|im_end|>
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+  <|im_assistant|>assistant<|im_middle|><think>
+  {%- if thinking is defined and not thinking -%}</think>{%- endif -%}
+{%- endif -%}
+"""
+
+
 def _template(begin: str, thought: str, think: str, keep: str = "false") -> str:
     return begin + _TOOLS + _MESSAGES.replace("KEEP", keep).replace("THOUGHT", thought) + _TAIL.replace("THINK", think)
 
@@ -50,7 +93,7 @@ def _template(begin: str, thought: str, think: str, keep: str = "false") -> str:
 TEMPLATES = {
     "kimi-k2": _template(_DEFAULT_SYSTEM, "", ""),
     "kimi-k2-thinking": _template(_DEFAULT_SYSTEM, _THOUGHT.replace("FIELDS", "message.reasoning_content"), ""),
-    "kimi-k2.5": _template("", _THOUGHT.replace("FIELDS", "message.reasoning_content"), _SWITCH),
+    "kimi-k2.5": KIMI_TEMPLATE,
     "kimi-k2.6": _template(
         "", _THOUGHT.replace("FIELDS", "message.reasoning or message.reasoning_content"), _SWITCH, "preserve_thinking"
     ),

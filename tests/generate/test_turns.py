@@ -12,7 +12,7 @@ from tasks.generate.engine import Answer
 from tasks.generate.turns import Turns
 from tasks.target.rendering import MarkerFinder, RenderedPrompt, Renderer
 from tasks.target.text import Template
-from tests.kimi_template import KIMI_TEMPLATE
+from tests.kimi_templates import KIMI_TEMPLATE
 from tests.rows import prompt, prompts
 from tests.tokenizers import codec
 

@@ -19,7 +19,7 @@ from tasks.target.model import load_target
 from tasks.target.rendering import Renderer
 from tasks.target.source import locate_target
 from tasks.target.task import adopt_folder
-from tests.kimi_template import KIMI_TEMPLATE
+from tests.kimi_templates import KIMI_TEMPLATE
 from tests.tokenizers import folder
 
 OPEN, CLOSE, END = 163606, 163607, 163586

@@ -18,7 +18,7 @@ from tasks.artifacts.artifact import Shards
 from tasks.formats.codec import Codec
 from tasks.target.rendering import MarkerFinder, Renderer
 from tasks.target.text import Template, load_template, render_request, render_text, template_variables
-from tests.kimi_template import KIMI_TEMPLATE
+from tests.kimi_templates import KIMI_TEMPLATE
 from tests.rows import request
 from tests.tokenizers import folder
 

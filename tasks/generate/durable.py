@@ -136,7 +136,7 @@ class DurableLog:
     Args:
         visit: told every whole record that is there, oldest first, before anything is appended.
         at_once: write in the caller's thread, so that a record outlives this process as soon as `submit` returns
-            (power cuts only after its future is done); for small records.
+            (power cuts only after its future is done).
         on_durable: told tags and places of the records of each batch, before their futures are done.
         least: number that the first new segment has at least.
     """

@@ -217,6 +217,7 @@ class PaidAnswers:
                 self.folder,
                 self._note,
                 segment_bytes=segment_bytes,
+                at_once=True,  # an answer that was read outlives a kill, however long the queue to the disk is
                 on_durable=self._durable,
                 least=max(numbers_in(self.folder), default=0) + 1,
             )

@@ -45,13 +45,6 @@ def _server(words: Path) -> Iterator[FakeServer]:
         yield server
 
 
-@pytest.fixture
-def server(_server: FakeServer) -> FakeServer:
-    _server.script()
-    _server.reset()
-    return _server
-
-
 def run_on(server: FakeServer, store: Path, engine: str = "openrouter", questions: int = 40, **serving: Any) -> Run:
     return Run(url_of(server, engine), str(store / "store"), engine, questions, serving=serving)
 

@@ -31,13 +31,6 @@ def _server(tiny_target: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield server
 
 
-@pytest.fixture
-def server(_server: FakeServer) -> FakeServer:
-    _server.script()
-    _server.reset()
-    return _server
-
-
 def spec(server: FakeServer, engine: str = "vllm", **serving: Any) -> GenerationSpec:
     model = {"model": "fake-model"} if engine == "openrouter" else {}
     fields = {"endpoints": [{"url": url_of(server, engine)}], **LIMITS, **model, **serving}

@@ -147,11 +147,11 @@ class _Asked:
             return self._leave(kind)
         if not self.streamed and not self.options.latency and kind not in ("slow", "stall_before", "stall_middle"):
             return self._whole(kind)
-        return self._slowly(kind)
-
-    async def _slowly(self, kind: str) -> None:
         worst = self._worst() if self.openrouter else 0
-        self.account.reserved += worst
+        self.account.reserved += worst  # here: requests that arrive together must see each other's
+        return self._slowly(kind, worst)
+
+    async def _slowly(self, kind: str, worst: int) -> None:
         try:
             await asyncio.sleep(self.options.latency)
             if kind == "stall_before":

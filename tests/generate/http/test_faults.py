@@ -133,7 +133,7 @@ def test_a_budget_for_requests_in_flight_only_slows(server: FakeServer) -> None:
 
 
 def test_an_account_with_such_a_budget_answers_everything() -> None:
-    with fake_server(in_flight_usd=0.001, latency=0.01) as server:
+    with fake_server(in_flight_usd=0.0004, latency=0.1) as server:  # two fit: thirty that start together meet
         requests = [prepare(CHAT, number) for number in range(60)]
         told = ask(server, CHAT, requests, concurrency=30)
         assert all(hasattr(result, "body") for result in told.results)

@@ -1,4 +1,4 @@
-"""One fake server for the tests of a file; each test finds it without faults and with nothing counted."""
+"""One fake server for the tests of a file, which may start its own; each test finds it without faults or counts."""
 
 from collections.abc import Iterator
 

@@ -8,6 +8,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
 
 BESIDE: JsonDict = {"identity": False}
+ADDED: JsonDict = {"identity": "set"}
 _LOWEST_TEMPERATURE = 0.01
 
 
@@ -23,7 +24,8 @@ Temperature = Annotated[float, Field(ge=0, le=2), AfterValidator(_greedy_or_usab
 class Section(BaseModel):
     """Base of the recipe's sections: frozen, and closed to unknown keys.
 
-    A field marked `BESIDE` changes how work is cut or shown, not what comes out, and is no part of a cache key.
+    A field marked `BESIDE` changes how work is cut or shown, not what comes out, and is no part of a cache key. One
+    marked `ADDED` is part of it only with another value than its default, which means what was done before it came.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)

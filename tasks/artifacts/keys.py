@@ -40,8 +40,9 @@ def _plain(value: Any) -> Any:
         case Artifact() | SourceFile():
             return {"$artifact": value.kind, "digest": value.digest()}
         case BaseModel():
-            counted = [name for name, field in type(value).model_fields.items() if _is_identity(field)]
-            fields = {name: getattr(value, name) for name in counted} | (value.model_extra or {})
+            named = ((name, field, getattr(value, name)) for name, field in type(value).model_fields.items())
+            counted = {name: held for name, field, held in named if _is_identity(field, held)}
+            fields = counted | (value.model_extra or {})
             return {"$model": type(value).__name__, "fields": _plain(fields)}
         case enum.Enum():
             return _plain(value.value)
@@ -64,10 +65,14 @@ def _escaped(key: str) -> str:
     return "$" + key if key.startswith("$") else key  # so that no dictionary looks like the markers above
 
 
-def _is_identity(field: FieldInfo) -> bool:
-    """False for a field whose schema says `identity: false`: it changes how work is cut, not what comes out."""
+def _is_identity(field: FieldInfo, value: Any) -> bool:
+    """Whether a field counts: `identity: false` changes how work is cut, not what comes out; `identity: "set"` came
+    later than results that are kept, and its default means what was done before there was the field."""
     extra = field.json_schema_extra
-    return not isinstance(extra, dict) or extra.get("identity") is not False
+    identity = extra.get("identity") if isinstance(extra, dict) else None
+    if identity == "set":
+        return value != field.get_default(call_default_factory=True)
+    return identity is not False
 
 
 class ContentKey(CachePolicy):

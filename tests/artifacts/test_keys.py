@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from schemas.generation import GenerationSpec
-from schemas.sections import BenchmarkSpec, TrainingSpec
+from schemas.sections import ADDED, BenchmarkSpec, Section, TrainingSpec
 from tasks.artifacts.artifact import Rows, Shard, Shards, SourceFile
 from tasks.artifacts.keys import ContentKey, canonical
 from tests.artifacts.pipeline import NUMBERS
@@ -188,3 +188,19 @@ def test_fields_that_only_cut_the_work_are_no_part_of_the_key() -> None:
     assert canonical(TrainingSpec(evaluate_every=7)) != plain
     assert canonical(BenchmarkSpec(bootstrap=100, baselines=[], shard_prompts=1)) == canonical(BenchmarkSpec())
     assert canonical(BenchmarkSpec(chain=4)) != canonical(BenchmarkSpec())
+
+
+class Before(Section):
+    size: int = 3
+
+
+def test_a_field_that_came_later_counts_only_when_it_is_set() -> None:
+    class Later(Section):
+        size: int = 3
+        parent: Before = Field(default=Before(), json_schema_extra=ADDED)
+
+    def form(value: BaseModel) -> object:
+        return json.loads(canonical(value))["fields"]
+
+    assert form(Later()) == form(Before()) == form(Later(parent=Before(size=3)))
+    assert form(Later(parent=Before(size=4))) == {"size": 3, "parent": json.loads(canonical(Before(size=4)))}

@@ -12,7 +12,8 @@ from schemas.corpus import HIDDEN_STATES, STATE_BYTES
 from schemas.errors import ProbeFailed
 from schemas.sections import ExtractionSpec
 from tasks.target.decoding import ignore
-from tasks.target.model import Target, default_aux_layers
+from tasks.target.layers import default_aux_layers
+from tasks.target.model import Target
 
 
 def aux_layers(spec: ExtractionSpec, num_layers: int) -> list[int]:

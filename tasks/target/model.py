@@ -40,21 +40,6 @@ def load_target(target: Shards, spec: TargetSpec) -> Target:
         return _loaded[key]
 
 
-def default_aux_layers(num_layers: int) -> tuple[int, int, int]:
-    """The three layers whose output an EAGLE-3 draft reads by default in SGLang, vLLM and llama.cpp, 0-based.
-
-    Raises:
-        TargetError: the target is so shallow that they are not three different layers.
-    """
-    layers = (1, num_layers // 2 - 1, num_layers - 4)
-    if not layers[0] < layers[1] < layers[2]:
-        raise TargetError(
-            f"the default auxiliary layers of a target with {num_layers} layers are {list(layers)}, not three "
-            "different ones in ascending order: name them in extraction.aux_layers"
-        )
-    return layers
-
-
 class Target:
     """A causal language model in evaluation mode, without gradients, that several threads may use at once."""
 

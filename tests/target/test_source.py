@@ -9,7 +9,6 @@ import pytest
 from schemas.errors import TargetError
 from schemas.sections import TargetSpec
 from tasks.artifacts.artifact import Shards
-from tasks.target.model import default_aux_layers
 from tasks.target.place import target_folder
 from tasks.target.source import locate_target
 from tasks.target.task import adopt_folder
@@ -115,10 +114,3 @@ def test_a_target_that_changed_after_it_was_prepared_is_not_loaded(copy: Path) -
     (copy / "generation_config.json").write_text('{"eos_token_id": 7}')
     with pytest.raises(TargetError, match="changed since it was prepared"):
         target_folder(artifact, TargetSpec(model=str(copy)))
-
-
-def test_default_auxiliary_layers_are_those_of_the_serving_engines() -> None:
-    assert default_aux_layers(30) == (1, 14, 26)
-    assert default_aux_layers(32) == (1, 15, 28)
-    with pytest.raises(TargetError, match=r"extraction\.aux_layers"):
-        default_aux_layers(6)

@@ -149,8 +149,9 @@ class AuditSpec(Section):
         default=0.9,
         ge=0,
         le=1,
-        description="Prompts whose words' 5-grams have at least this Jaccard similarity (MinHash) with an earlier "
-        "prompt are quarantined; 0 does not look.",
+        description="Prompts are quarantined if the user's words in 5-grams have at least this Jaccard similarity "
+        "(MinHash) with an earlier prompt that has the same system text and tools, character by character; 0 does not "
+        "look.",
     )
     providers: list[str] = Field(default_factory=list, description="Providers allowed; empty allows all.")
     models: list[str] = Field(default_factory=list, description="Model names allowed in answers; empty allows all.")

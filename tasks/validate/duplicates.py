@@ -1,7 +1,7 @@
 """Finds conversations that ask nearly what an earlier one asks, by MinHash over runs of five of the user's words.
 
 Signs of mathematics and code count as words, since "x + 1" and "x - 1" are two questions, and so do the characters of
-scripts without spaces.
+scripts without spaces. Only conversations under the same system text and tools can be alike.
 
 Hashes have a fixed seed and the first conversation in order stays, so the same rows give the same result in every run
 and process. Turns of one conversation share their beginning by nature and are never held against each other.
@@ -9,6 +9,7 @@ and process. Turns of one conversation share their beginning by nature and are n
 
 from __future__ import annotations
 
+import hashlib
 import re
 import unicodedata
 from collections.abc import Sequence
@@ -39,7 +40,7 @@ _WORD = regex.compile(rf"(?V1)[{_UNSPACED}]|[\w--[{_UNSPACED}]]+|[^\w\s\x1c-\x1f
 class Conversation(NamedTuple):
     """A row as it is compared: what the user said up to here, and which conversation it is a turn of.
 
-    `frame` is the system text and the tools: questions of few words are alike only under the same ones.
+    `frame` is the system text and the tools, character by character: one word more in them, and nothing is alike.
     """
 
     prompt_id: str
@@ -125,4 +126,8 @@ def _runs(one: Conversation) -> list[str]:
     found = words_of(one.said)
     if len(found) < RUN:  # too few to be nearly alike: then the texts are equal or not
         return [f"{' '.join(one.said.casefold().split())}\0{one.frame}"]
-    return [" ".join(found[start : start + RUN]) for start in range(len(found) - RUN + 1)]
+    runs = [" ".join(found[start : start + RUN]) for start in range(len(found) - RUN + 1)]
+    if not one.frame:
+        return runs
+    frame = hashlib.blake2b(one.frame.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return [f"{run}\0{frame}" for run in runs]  # none is shared with another frame's

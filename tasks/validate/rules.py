@@ -121,8 +121,8 @@ def _prompts(spec: AuditSpec) -> list[Rule]:
         rules.append(
             Rule(
                 "near_duplicate",
-                f"no earlier conversation shares {spec.near_duplicate_similarity:.0%} of its words' 5-grams "
-                "(audit.near_duplicate_similarity)",
+                "no earlier conversation with the same system text and tools shares "
+                f"{spec.near_duplicate_similarity:.0%} of its words' 5-grams (audit.near_duplicate_similarity)",
                 "policy",
             )
         )

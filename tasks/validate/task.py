@@ -26,7 +26,7 @@ _ROWS_PER_FILE = 4096  # of the quarantine
 _log = logging.getLogger(f"eyas.{STEP}")
 
 
-@artifact_task(version="2", exclude=("target_spec",))
+@artifact_task(version="3", exclude=("target_spec",))
 def audit_sequences(
     target: Shards,
     answers: list[Shards],

@@ -68,6 +68,23 @@ def test_a_near_duplicate_in_another_shard_is_quarantined_and_turns_of_one_conve
     assert kimi.reasons(audit, again, other) == {prompt_id(3): "near_duplicate"}
 
 
+def test_another_system_text_or_other_tools_make_another_prompt():
+    asked = {"role": "user", "content": "Please explain to me slowly how the gears of a bicycle work in detail"}
+    brief, kind = ({"role": "system", "content": text} for text in ("Be brief.", "Be kind."))
+    ride, walk = ([{"type": "function", "function": {"name": name}}] for name in ("ride", "walk"))
+    sent = [
+        {"messages": [asked]},
+        {"messages": [brief, asked]},
+        {"messages": [kind, asked]},
+        {"messages": [asked], "tools": ride},
+        {"messages": [asked], "tools": walk},
+        {"messages": [brief, asked]},
+        {"messages": [asked], "tools": ride},
+    ]
+    rows = [good(number, request=json.dumps(one)) for number, one in enumerate(sent)]
+    assert kimi.reasons(kimi.audit(), *rows) == {prompt_id(5): "near_duplicate", prompt_id(6): "near_duplicate"}
+
+
 def test_the_second_of_two_alike_stays_if_the_first_is_faulty():
     asked = request("Please explain to me slowly how the gears of a bicycle work in detail")
     found = kimi.reasons(kimi.audit(), good(1, request=asked, **FAULTY), good(2, request=asked))

@@ -56,6 +56,16 @@ def test_short_questions_are_alike_only_if_equal_and_asked_of_the_same_assistant
     assert alike(*hello) == [None, prompt_id(1), None, None]
 
 
+def test_long_questions_are_alike_only_under_the_same_system_text_and_tools():
+    asked = [said(n, LONG, frame=frame) for n, frame in enumerate(["", "Be brief.", "Be kind.", "Be brief."], 1)]
+    assert alike(*asked) == [None, None, None, prompt_id(2)]
+    assert alike(*asked, similarity=0.05) == [None, None, None, prompt_id(2)]
+
+
+def test_a_word_more_under_the_same_frame_is_still_nearly_the_same():
+    assert alike(said(1, LONG, frame="S"), said(2, LONG + " please", frame="S")) == [None, prompt_id(1)]
+
+
 def test_turns_of_one_conversation_are_not_held_against_each_other():
     turns = [said(n, LONG + " more" * n, root=1) for n in range(1, 4)]
     again = said(9, LONG + " more")

@@ -115,13 +115,15 @@ def forecast(recipe: Recipe, facts: dict[str, Any], prompts: Prompts, speed: Spe
 
 def draft_weights(recipe: Recipe, facts: dict[str, Any]) -> int:
     """Number of weights of the draft that the recipe describes."""
-    hidden, dim = facts["hidden_size"], facts["head_dim"]
+    wide_target = facts["hidden_size"]
+    hidden, dim = recipe.draft.hidden_size or wide_target, recipe.draft.head_dim or facts["head_dim"]
     heads = recipe.draft.num_attention_heads or facts["num_attention_heads"]
     kv_heads = recipe.draft.num_key_value_heads or min(facts["num_key_value_heads"], heads)
     wide = recipe.draft.intermediate_size or facts["intermediate_size"]
     attention = 2 * hidden * dim * (heads + 2 * kv_heads) + heads * dim * hidden
-    norms = 4 * hidden
-    return 3 * hidden * hidden + attention + 3 * hidden * wide + norms + recipe.vocabulary.size * hidden
+    norms = 4 * hidden + (3 * wide_target if recipe.draft.fc_norm else 0)
+    tokens = recipe.vocabulary.size + (0 if hidden == wide_target else facts["vocab_size"])
+    return 3 * wide_target * hidden + attention + 3 * hidden * wide + norms + tokens * hidden
 
 
 def _body_weights(facts: dict[str, Any]) -> int:

@@ -126,6 +126,11 @@ class Recipe(Section):
                 f"benchmark.max_tokens is {self.benchmark.max_tokens} and benchmark.chain {self.benchmark.chain}, "
                 f"the target's context is {context}; leave room for a prompt"
             )
+        if self.draft.hidden_size > facts.get("hidden_size", self.draft.hidden_size):
+            raise RecipeError(
+                f"draft.hidden_size is {self.draft.hidden_size}, the target's is {facts['hidden_size']}; a draft is at "
+                "most as wide as its target"
+            )
         heads = self.draft.num_attention_heads or facts["num_attention_heads"]
         kv_heads = self.draft.num_key_value_heads or min(facts["num_key_value_heads"], heads)
         if heads % kv_heads:

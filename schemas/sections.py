@@ -197,11 +197,36 @@ class ExtractionSpec(Section):
 class DraftSpec(Section):
     """The shape of the draft's single decoder layer; 0 takes the target's value."""
 
+    hidden_size: int = Field(
+        default=0,
+        ge=0,
+        description="Width of the draft; 0 takes the target's. A narrower draft gets embeddings of its own: the "
+        "target's in their principal directions, frozen.",
+        json_schema_extra=ADDED,
+    )
+    head_dim: int = Field(
+        default=0, ge=0, multiple_of=2, description="Width of a head; 0 takes the target's.", json_schema_extra=ADDED
+    )
     intermediate_size: int = Field(default=0, ge=0, description="Width of the MLP; 0 takes the target's.")
     num_attention_heads: int = Field(default=0, ge=0, description="Query heads; 0 takes the target's.")
     num_key_value_heads: int = Field(default=0, ge=0, description="Key and value heads; 0 takes the target's.")
     initialise_from_target: bool = Field(
         default=True, description="Start the layer, norm and head from the target's last layer."
+    )
+    fc_norm: bool = Field(
+        default=False,
+        description="EAGLE-3.1: a norm on each auxiliary state before fc. The engine that serves must know it.",
+        json_schema_extra=ADDED,
+    )
+    norm_output: bool = Field(
+        default=False,
+        description="EAGLE-3.1: later steps are fed with the normalised output. The engine that serves must know it.",
+        json_schema_extra=ADDED,
+    )
+    norm_before_residual: bool = Field(
+        default=False,
+        description="The residual is taken after hidden_norm. The engine that serves must know it.",
+        json_schema_extra=ADDED,
     )
 
 

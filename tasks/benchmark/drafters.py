@@ -175,6 +175,8 @@ class EagleDrafter:
         return self.draft.finish(attended.flatten(1), state)
 
     def _embed(self, ids: Tensor) -> Tensor:
+        if self.draft.embed_tokens is not None:
+            return self.draft.embed_tokens(ids)
         return self.target.embed(ids).to(self.draft.fc.weight.dtype)
 
 

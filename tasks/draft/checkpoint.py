@@ -30,7 +30,7 @@ def expected_tensors(config: DraftConfig) -> dict[str, tuple[int, ...]]:
     hidden, width = config.hidden_size, config.intermediate_size
     queries = config.num_attention_heads * config.head_dim
     keys = config.num_key_value_heads * config.head_dim
-    return {
+    tensors: dict[str, tuple[int, ...]] = {
         "fc.weight": (hidden, 3 * config.target_hidden_size),
         "midlayer.input_layernorm.weight": (hidden,),
         "midlayer.hidden_norm.weight": (hidden,),
@@ -47,6 +47,11 @@ def expected_tensors(config: DraftConfig) -> dict[str, tuple[int, ...]]:
         "d2t": (config.draft_vocab_size,),
         "t2d": (config.vocab_size,),
     }
+    if config.fc_norm:
+        tensors |= {f"fc_norm.{state}.weight": (config.target_hidden_size,) for state in range(len(config.aux_layers))}
+    if config.owns_embedding:
+        tensors["embed_tokens.weight"] = (config.vocab_size, hidden)
+    return tensors
 
 
 def write_checkpoint(folder: Path, draft: Eagle3Draft, dtype: torch.dtype) -> None:

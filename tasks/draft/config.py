@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from schemas.errors import DraftError
 
 ARCHITECTURE = "LlamaForCausalLMEagle3"
+SWITCHES = ("fc_norm", "norm_output", "norm_before_residual")  # written only where on: absent means off to all engines
 
 
 class DraftConfig(BaseModel):
@@ -32,6 +33,9 @@ class DraftConfig(BaseModel):
     rope_parameters: dict[str, Any]
     max_position_embeddings: int = Field(ge=1)
     aux_layers: tuple[int, int, int]
+    fc_norm: bool = Field(default=False, description="EAGLE-3.1: a norm on each auxiliary state before fc")
+    norm_output: bool = Field(default=False, description="EAGLE-3.1: later steps are fed with the normalised output")
+    norm_before_residual: bool = Field(default=False, description="the residual is taken after hidden_norm")
     bos_token_id: int | None = None
     eos_token_id: int | list[int] | None = None
     pad_token_id: int | None = None
@@ -42,6 +46,7 @@ class DraftConfig(BaseModel):
         Aux ids are written as "input of this layer" (output of the one before): vLLM, llama.cpp and SGLang since
         sglang#25454 read them so when the first is 2, and they equal every engine's default for the default layers.
         """
+        switches = {name: True for name in SWITCHES if getattr(self, name)}
         scaling = {k: v for k, v in self.rope_parameters.items() if k != "rope_theta"}
         return {
             "architectures": [ARCHITECTURE],
@@ -72,7 +77,12 @@ class DraftConfig(BaseModel):
                 "eagle_aux_hidden_state_layer_ids": [layer + 1 for layer in self.aux_layers],
                 "use_aux_hidden_state": True,
             },
-        }
+        } | switches
+
+    @property
+    def owns_embedding(self) -> bool:
+        """Whether the draft has token embeddings of its own: its width is not the target's, whose it cannot read."""
+        return self.hidden_size != self.target_hidden_size
 
     @classmethod
     def from_checkpoint(cls, fields: dict[str, Any]) -> DraftConfig:

@@ -8,6 +8,9 @@ which keys a row may see. Parameter names are those of SGLang checkpoints. Sourc
     h   = o_proj(attention(x)) + g
     out = mlp(post_attention_layernorm(h)) + h
     logits = lm_head(norm(out))
+
+Three switches of the config change it: fc_norm normalises low, mid and high before fc; norm_before_residual adds
+hidden_norm(g) in place of g; norm_output feeds norm(out) to the next step in place of out (EAGLE-3.1).
 """
 
 from __future__ import annotations
@@ -65,7 +68,7 @@ class DecoderLayer(nn.Module):
 
 
 class Eagle3Draft(nn.Module):
-    """An EAGLE-3 draft. Token embeddings come from the target and are not part of it.
+    """An EAGLE-3 draft. Token embeddings are the target's and no part of it, unless the draft has another width.
 
     Buffers: `d2t` int64 (draft_vocab,), offset to add to a draft id to get the target id; `t2d` bool (vocab,), true
     where the target id is in the draft vocabulary.
@@ -78,6 +81,12 @@ class Eagle3Draft(nn.Module):
         super().__init__()
         self.config = config
         self.fc = Linear(3 * config.target_hidden_size, config.hidden_size)
+        self.fc_norm = (
+            nn.ModuleList(nn.RMSNorm(config.target_hidden_size, eps=config.rms_norm_eps) for _ in config.aux_layers)
+            if config.fc_norm
+            else None
+        )
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size) if config.owns_embedding else None
         self.midlayer = DecoderLayer(config)
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.lm_head = Linear(config.hidden_size, config.draft_vocab_size)
@@ -97,7 +106,14 @@ class Eagle3Draft(nn.Module):
 
     def fuse(self, aux: Tensor) -> Tensor:
         """The first step's state from the auxiliary states: (..., 3·target_hidden) -> (..., hidden)."""
+        if self.fc_norm is not None:
+            states = aux.chunk(len(self.fc_norm), dim=-1)
+            aux = torch.cat([norm(state) for norm, state in zip(self.fc_norm, states, strict=True)], dim=-1)
         return self.fc(aux)
+
+    def embedding(self, target: Tensor) -> Tensor:
+        """The token embeddings that the draft reads, (vocab, hidden): the target's unless it has its own."""
+        return target if self.embed_tokens is None else self.embed_tokens.weight
 
     def project(self, embedded: Tensor, state: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, rotated to their positions.
@@ -132,13 +148,19 @@ class Eagle3Draft(nn.Module):
         return x * cos + torch.cat([-second, first], dim=-1) * sin
 
     def finish(self, attended: Tensor, state: Tensor) -> Tensor:
-        """The layer's output from its attention: (rows, heads·head_dim) and (rows, hidden) -> (rows, hidden)."""
-        hidden = self.midlayer.self_attn.o_proj(attended) + state
-        return self.midlayer.mlp(self.midlayer.post_attention_layernorm(hidden)) + hidden
+        """What the next step is fed with: (rows, heads·head_dim) and (rows, hidden) -> (rows, hidden)."""
+        residual = self.midlayer.hidden_norm(state) if self.config.norm_before_residual else state
+        hidden = self.midlayer.self_attn.o_proj(attended) + residual
+        output = self.midlayer.mlp(self.midlayer.post_attention_layernorm(hidden)) + hidden
+        return self.norm(output) if self.config.norm_output else output
+
+    def head_input(self, output: Tensor) -> Tensor:
+        """What lm_head reads of what `finish` gave: (..., hidden) -> (..., hidden)."""
+        return output if self.config.norm_output else self.norm(output)
 
     def logits(self, output: Tensor) -> Tensor:
         """Scores over the draft vocabulary: (..., hidden) -> (..., draft_vocab)."""
-        return self.lm_head(self.norm(output))
+        return self.lm_head(self.head_input(output))
 
 
 def _rotary_config(config: DraftConfig) -> LlamaConfig:

@@ -20,6 +20,8 @@ from tasks.draft.model import Eagle3Draft
 
 log = logging.getLogger("eyas.train")
 
+ROPE_TYPES = ("default", "linear", "llama3", "yarn")
+
 _SPREAD = 0.02  # standard deviation of random weights, as in Llama
 _BRANCH_SHARE = 0.02  # the last layer adds to states far larger than the fused one, which it would drown
 
@@ -36,7 +38,7 @@ def draft_config(
         aux_layers: the captured layers.
 
     Raises:
-        DraftError: query heads are no multiple of key-value heads.
+        DraftError: query heads are no multiple of key-value heads, or the target's rotary embedding cannot be used.
     """
     heads = spec.num_attention_heads or target["num_attention_heads"]
     kv_heads = spec.num_key_value_heads or min(target["num_key_value_heads"], heads)
@@ -46,20 +48,30 @@ def draft_config(
             "set draft.num_key_value_heads to a divisor"
         )
     ends = target["eos_ids"]
+    # the draft rotates whole heads, as engines do with a Llama-style draft
+    rope = {name: value for name, value in target["rope_parameters"].items() if name != "partial_rotary_factor"}
+    if (kind := rope.get("rope_type", "default")) not in ROPE_TYPES:
+        raise DraftError(
+            f"the target's rotary embedding is {kind!r}, whose angles depend on a request's length, so that what "
+            f"training sees is not what is served: give the target a config with one of {', '.join(ROPE_TYPES)}"
+        )
     return DraftConfig.model_validate(
         {
-            "hidden_size": target["hidden_size"],
+            "hidden_size": spec.hidden_size or target["hidden_size"],
             "target_hidden_size": target["hidden_size"],
             "intermediate_size": spec.intermediate_size or target["intermediate_size"],
             "num_attention_heads": heads,
             "num_key_value_heads": kv_heads,
-            "head_dim": target["head_dim"],
+            "head_dim": spec.head_dim or target["head_dim"],
             "vocab_size": target["vocab_size"],
             "draft_vocab_size": draft_vocab_size,
             "rms_norm_eps": target["rms_norm_eps"],
-            "rope_parameters": target["rope_parameters"],
+            "rope_parameters": rope,
             "max_position_embeddings": target["context"],
             "aux_layers": tuple(aux_layers),
+            "fc_norm": spec.fc_norm,
+            "norm_output": spec.norm_output,
+            "norm_before_residual": spec.norm_before_residual,
             "bos_token_id": target["bos_id"],
             "eos_token_id": ends[0] if len(ends) == 1 else ends,
             "pad_token_id": target["pad_id"],
@@ -72,13 +84,33 @@ def fresh_draft(config: DraftConfig, target_ids: Tensor, seed: int) -> Eagle3Dra
     """A draft of seeded random weights; fc passes the highest of the three (scaled) states on, plus noise."""
     draft = Eagle3Draft(config)
     draft.set_vocabulary(target_ids)
+    if draft.embed_tokens is not None:
+        draft.embed_tokens.weight.zero_()
     generator = torch.Generator().manual_seed(seed)
-    for parameter in draft.parameters():
-        if parameter.ndim > 1:
+    for name, parameter in draft.named_parameters():
+        if parameter.ndim > 1 and not name.startswith("embed_tokens"):
             parameter.normal_(0.0, _SPREAD, generator=generator)
     if config.hidden_size == config.target_hidden_size:
         draft.fc.weight[:, -config.hidden_size :] += torch.eye(config.hidden_size)
     return draft
+
+
+@torch.no_grad()
+def narrow_embedding(embedding: Tensor, width: int) -> Tensor:
+    """Token embeddings in their principal directions: (vocab, target_hidden) -> (vocab, width).
+
+    Of all linear maps to so few dimensions this one keeps most of the differences between tokens.
+
+    Raises:
+        DraftError: the draft is wider than the target.
+    """
+    if width > embedding.shape[1]:
+        raise DraftError(f"draft.hidden_size is {width}, the target's is {embedding.shape[1]}: use at most that")
+    exact = embedding.double()
+    values, directions = torch.linalg.eigh(exact.t() @ exact)
+    chosen = directions[:, values.argsort(descending=True)[:width]]
+    signs = chosen.gather(0, chosen.abs().argmax(0)[None]).sign()  # a direction has no sign of its own
+    return (exact @ (chosen * signs)).to(embedding.dtype)
 
 
 @torch.no_grad()

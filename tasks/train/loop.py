@@ -100,10 +100,13 @@ class Training:
         """`draft` reads scaled states; it is trained in place."""
         draft.requires_grad_(True)
         draft.lm_head.requires_grad_(spec.train_head)
+        if draft.embed_tokens is not None:
+            draft.embed_tokens.requires_grad_(False)
         self._draft, self._spec, self._store = draft, spec, train
         self._device = teacher.embedding.device
         head = teacher.head[draft.target_ids()]
-        self._test = TrainingTimeTest(teacher.embedding, head, aux_scale, spec.ttt_steps, spec.step_decay)
+        embedding = draft.embedding(teacher.embedding).detach()
+        self._test = TrainingTimeTest(embedding, head, aux_scale, spec.ttt_steps, spec.step_decay)
         self._heldout = HeldOut(heldout, teacher.head)
         self._plan = BatchPlan(len(train), spec.batch_sequences, spec.epochs, seed)
         self._named = [(name, p) for name, p in draft.named_parameters() if p.requires_grad]

@@ -25,7 +25,7 @@ from tasks.train.sequence import Sequence
 class TrainingTimeTest:
     """Unrolls a draft over sequences and compares it with the target."""
 
-    embedding: Tensor  # (vocab, hidden), the target's, frozen
+    embedding: Tensor  # (vocab, hidden), frozen
     teacher_head: Tensor  # (draft_vocab, target_hidden), the target's rows of the draft vocabulary
     aux_scale: Tensor  # (3·target_hidden,), factor of the auxiliary states
     steps: int
@@ -48,7 +48,7 @@ class TrainingTimeTest:
         factors = [self.decay**step for step in range(self.steps)]
         counts = counts or self.counts(sequences)
         weights = [f / sum(factors) / max(count, 1) for f, count in zip(factors, counts, strict=True)]
-        outputs = [draft.norm(output) for output in self.unroll(draft, sequences)]
+        outputs = [draft.head_input(output) for output in self.unroll(draft, sequences)]
         dtype = self.teacher_head.dtype
         teacher = [sequence.teacher_states().to(dtype) for sequence in sequences if sequence.served]
         return soft_cross_entropy(draft.lm_head.weight, outputs, self.teacher_head, teacher, weights)

@@ -78,7 +78,7 @@ class HeldOut:
         ids = draft.target_ids()
         guesses = []
         for output, rows in zip(test.unroll(draft, [sequence]), test.counts([sequence]), strict=True):
-            guesses.append(ids[best_ids(draft.norm(output[:rows]), draft.lm_head.weight)])
+            guesses.append(ids[best_ids(draft.head_input(output[:rows]), draft.lm_head.weight)])
         return count_survivors(guesses, self._best[index])
 
 

@@ -17,9 +17,9 @@ from tasks.artifacts.task import artifact_task, workspace
 from tasks.draft.checkpoint import CONFIG, WEIGHTS, load_draft, write_checkpoint
 from tasks.draft.model import Eagle3Draft
 from tasks.target.model import Target, load_target
-from tasks.train.aux_scale import as_columns, fold, measure_aux_scale, unfold
+from tasks.train.aux_scale import AUX_STATES, as_columns, fold, measure_aux_scale, unfold
 from tasks.train.checkpoints import COPIES_ON_DISK
-from tasks.train.initialise import draft_config, fresh_draft, take_from_target
+from tasks.train.initialise import draft_config, fresh_draft, narrow_embedding, take_from_target
 from tasks.train.loader import SequenceStore
 from tasks.train.loop import Training
 from tasks.train.sequence import TeacherParts
@@ -40,14 +40,18 @@ def initialise_draft(
 ) -> Shards:
     """The untrained draft: parts "config" and "weights" (float32, reads raw states); facts: aux_scale, parameters."""
     torch.set_num_threads(compute.threads_per_worker)
-    scale = measure_aux_scale(SequenceStore(states, "train"))
+    # a norm before fc makes the states equal in size by itself
+    scale = [1.0] * AUX_STATES if spec.fc_norm else measure_aux_scale(SequenceStore(states, "train"))
     target_ids = torch.tensor(vocabulary.table(VOCABULARY.name)["target_id"].to_pylist(), dtype=torch.int64)
     config = draft_config(target.facts, spec, len(target_ids), common_layers(states))
     draft = fresh_draft(config, target_ids, seed)
-    if spec.initialise_from_target:
+    if spec.initialise_from_target or config.owns_embedding:
         model = load_target(target, target_spec)
-        head = teacher_parts(model, torch.device("cpu")).head
-        take_from_target(draft, model.layers[-1].state_dict(), final_norm(model), head)
+        parts = teacher_parts(model, torch.device("cpu"))
+        if draft.embed_tokens is not None:
+            draft.embed_tokens.weight.data.copy_(narrow_embedding(parts.embedding, config.hidden_size))
+        if spec.initialise_from_target:
+            take_from_target(draft, model.layers[-1].state_dict(), final_norm(model), parts.head)
     fold(draft, scale)
     return _publish(draft, {"aux_scale": scale})
 

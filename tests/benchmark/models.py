@@ -37,22 +37,23 @@ def make_target(vocab: int, seed: int = 0, spread: float = 0.3) -> Target:
     return Target(model, {})
 
 
-def make_draft(vocab: int, ids: list[int], seed: int = 1, sharpness: float = 1.0) -> Eagle3Draft:
+def make_draft(vocab: int, ids: list[int], seed: int = 1, sharpness: float = 1.0, **changes: Any) -> Eagle3Draft:
     """A random draft for `make_target` that can propose these ids."""
-    config = DraftConfig(
-        hidden_size=32,
-        target_hidden_size=32,
-        intermediate_size=48,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        vocab_size=vocab,
-        draft_vocab_size=len(ids),
-        rms_norm_eps=1e-6,
-        rope_parameters=ROPE,
-        max_position_embeddings=512,
-        aux_layers=(0, 2, 3),
-    )
+    fields = {
+        "hidden_size": 32,
+        "target_hidden_size": 32,
+        "intermediate_size": 48,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "vocab_size": vocab,
+        "draft_vocab_size": len(ids),
+        "rms_norm_eps": 1e-6,
+        "rope_parameters": ROPE,
+        "max_position_embeddings": 512,
+        "aux_layers": (0, 2, 3),
+    }
+    config = DraftConfig.model_validate(fields | changes)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         draft = Eagle3Draft(config).eval().requires_grad_(False)

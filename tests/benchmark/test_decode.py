@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from tasks.benchmark.batch import Batch, DecodeSettings
 from tasks.benchmark.decode import decode
 from tasks.benchmark.drafters import Drafter, EagleDrafter, NgramDrafter, PlainDrafter, lookup
 from tasks.benchmark.verify import Proposal, Uniforms
+from tasks.draft.config import SWITCHES
 from tasks.target.model import Target
 from tasks.target.rendering import RenderedPrompt
 from tests.benchmark.models import Oracle, make_draft, make_prompts, make_settings, make_target
@@ -66,9 +68,10 @@ def test_a_good_draft_changes_only_the_number_of_steps(target: Target) -> None:
     assert sum(a.verify_steps for a in answers) < 0.4 * sum(map(len, outputs.values()))
 
 
-def test_the_eagle_draft_scores_what_a_full_recomputation_scores(target: Target) -> None:
+@pytest.mark.parametrize("changes", [{}, dict.fromkeys(SWITCHES, True), {"hidden_size": 20}], ids=str)
+def test_the_eagle_draft_scores_what_a_full_recomputation_scores(target: Target, changes: dict[str, Any]) -> None:
     """Row by row, from the algorithm: true states up to the last verified token, then the draft's own chain."""
-    draft = make_draft(VOCAB, list(range(0, VOCAB, 2)))
+    draft = make_draft(VOCAB, list(range(0, VOCAB, 2)), **changes)
     scored: list[Tensor] = []
     draft.lm_head.register_forward_hook(lambda module, arguments, output: scored.append(output.clone()))
     compared = 0
@@ -96,9 +99,10 @@ def recompute(drafter: EagleDrafter, known: Tensor, drafted: Tensor) -> Tensor:
     draft, target = drafter.draft, drafter.target
     aux, _ = target.capture(known[None, :-1], aux_layers=drafter.aux_layers)
     keys, values, logits = [], [], []
+    embedding = draft.embedding(target.model.get_input_embeddings().weight)
 
     def row(token: Tensor, state: Tensor, position: int) -> Tensor:
-        query, key, value = draft.project(target.embed(token)[None], state[None], torch.tensor([position]))
+        query, key, value = draft.project(embedding[token][None], state[None], torch.tensor([position]))
         keys.append(key[0])
         values.append(value[0])
         heads = []

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from schemas.errors import DraftError
 from tasks.draft.checkpoint import CONFIG, WEIGHTS, load_checkpoint, write_checkpoint
+from tasks.draft.config import SWITCHES
 from tests.train.small import small_draft
 
 Tensors = dict[str, Tensor]
@@ -32,6 +33,22 @@ def test_bf16_is_computed_in_float32(tmp_path: Path) -> None:
     found = load_checkpoint(tmp_path)
     assert found.fc.weight.dtype == torch.float32
     assert torch.equal(found.fc.weight, draft.fc.weight.bfloat16().float())
+
+
+def test_switches_and_a_narrower_draft_come_back(tmp_path: Path) -> None:
+    draft = small_draft(torch.float32, hidden_size=10, fc_norm=True, norm_output=True, norm_before_residual=True)
+    write_checkpoint(tmp_path, draft, torch.float32)
+    fields = json.loads((tmp_path / CONFIG).read_bytes())
+    assert (fields["fc_norm"], fields["norm_output"], fields["norm_before_residual"]) == (True, True, True)
+    assert set(load_file(tmp_path / WEIGHTS)) > {"fc_norm.0.weight", "fc_norm.2.weight", "embed_tokens.weight"}
+    found = load_checkpoint(tmp_path)
+    assert found.config == draft.config
+    assert all(torch.equal(found.state_dict()[name], tensor) for name, tensor in draft.state_dict().items())
+
+
+def test_a_plain_draft_names_no_switch(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, small_draft(torch.float32), torch.float32)
+    assert not set(SWITCHES) & set(json.loads((tmp_path / CONFIG).read_bytes()))
 
 
 def rename_layer(tensors: Tensors) -> None:

@@ -55,6 +55,7 @@ def plan(given: Recipe, prompts: Prompts = PROMPTS, speed: Speed = SPEED) -> dic
         {},
         {"intermediate_size": 24},
         {"num_attention_heads": 8, "num_key_value_heads": 4},
+        {"hidden_size": 20, "head_dim": 6, "fc_norm": True},
         {"num_attention_heads": 1},  # fewer than the target's key-value heads
     ],
 )

@@ -35,9 +35,10 @@ def reference(
     kv_heads: int,
     eps: float,
     theta: float,
+    switches: frozenset[str] = frozenset(),
 ) -> Outcome:
     """Loss and outputs of a batch; `sequences` are (token_ids, aux, last, last_from, prompt_length)."""
-    layer = _Layer(weights, heads, kv_heads, eps, theta)
+    layer = _Layer(weights, heads, kv_heads, eps, theta, switches)
     sums: list[Tensor] = [torch.zeros((), dtype=embedding.dtype) for _ in range(steps)]
     hits, counts, outputs = [0] * steps, [0] * steps, {}
     for number, (ids, aux, last, last_from, prompt_length) in enumerate(sequences):
@@ -45,7 +46,7 @@ def reference(
         completion = [position >= prompt_length for position in range(length)]
 
         # Step 0 writes a key for every row whose input token is known and whose guess lies inside the sequence.
-        fused = {t: weights["fc.weight"] @ (aux[t].to(embedding.dtype) * aux_scale) for t in range(length - 2)}
+        fused = {t: layer.fuse(aux[t].to(embedding.dtype) * aux_scale) for t in range(length - 2)}
         first_keys = {t: layer.key_value(embedding[ids[t + 1]], fused[t], t) for t in range(length - 2)}
 
         for row in range(length - 2):
@@ -62,7 +63,8 @@ def reference(
                 seen = [first_keys[t] for t in range(row + 1)] + own
                 state = layer.output(token, state, row + step, seen)
                 outputs[number, row, step] = state
-                scores = weights["lm_head.weight"] @ layer.norm(state, "norm.weight")
+                read = state if "norm_output" in switches else layer.norm(state, "norm.weight")
+                scores = weights["lm_head.weight"] @ read
                 teacher_scores = teacher_head @ last[row + 1 + step - last_from].to(embedding.dtype)
                 wanted = torch.exp(teacher_scores - torch.logsumexp(teacher_scores, 0))
                 sums[step] = sums[step] - (wanted * (scores - torch.logsumexp(scores, 0))).sum()
@@ -76,8 +78,18 @@ def reference(
 
 
 class _Layer:
-    def __init__(self, weights: dict[str, Tensor], heads: int, kv_heads: int, eps: float, theta: float) -> None:
+    def __init__(
+        self, weights: dict[str, Tensor], heads: int, kv_heads: int, eps: float, theta: float, switches: frozenset[str]
+    ) -> None:
         self.w, self.heads, self.kv_heads, self.eps, self.theta = weights, heads, kv_heads, eps, theta
+        self.switches = switches
+
+    def fuse(self, aux: Tensor) -> Tensor:
+        if "fc_norm" in self.switches:
+            low, mid, high = aux.chunk(3)
+            normed = (self.norm(state, f"fc_norm.{n}.weight") for n, state in enumerate((low, mid, high)))
+            aux = torch.cat(list(normed))
+        return self.w["fc.weight"] @ aux
 
     def norm(self, x: Tensor, name: str) -> Tensor:
         return x / torch.sqrt((x * x).mean() + self.eps) * self.w[name]
@@ -97,10 +109,14 @@ class _Layer:
             scores = torch.stack([torch.dot(turned, keys[shared]) for keys, _ in seen]) / math.sqrt(len(query))
             shares = torch.softmax(scores, 0)
             attended.append(sum(share * values[shared] for share, (_, values) in zip(shares, seen, strict=True)))
-        hidden = self.w["midlayer.self_attn.o_proj.weight"] @ torch.cat(attended) + state
+        residual = state
+        if "norm_before_residual" in self.switches:
+            residual = self.norm(state, "midlayer.hidden_norm.weight")
+        hidden = self.w["midlayer.self_attn.o_proj.weight"] @ torch.cat(attended) + residual
         x = self.norm(hidden, "midlayer.post_attention_layernorm.weight")
         gate, up = self.w["midlayer.mlp.gate_proj.weight"] @ x, self.w["midlayer.mlp.up_proj.weight"] @ x
-        return self.w["midlayer.mlp.down_proj.weight"] @ (gate * torch.sigmoid(gate) * up) + hidden
+        output = self.w["midlayer.mlp.down_proj.weight"] @ (gate * torch.sigmoid(gate) * up) + hidden
+        return self.norm(output, "norm.weight") if "norm_output" in self.switches else output
 
     def _input(self, token: Tensor, state: Tensor) -> Tensor:
         return torch.cat(

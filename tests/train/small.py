@@ -31,9 +31,9 @@ def small_config(**changes: object) -> DraftConfig:
     return DraftConfig.model_validate(fields | changes)
 
 
-def small_draft(dtype: torch.dtype = torch.float64, seed: int = 0) -> Eagle3Draft:
+def small_draft(dtype: torch.dtype = torch.float64, seed: int = 0, **changes: object) -> Eagle3Draft:
     """A draft with random weights, large enough that every part of it matters, and a scattered vocabulary."""
-    draft = Eagle3Draft(small_config())
+    draft = Eagle3Draft(small_config(**changes))
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in draft.named_parameters():
@@ -66,5 +66,6 @@ def random_teacher(hidden: int = HIDDEN, vocab: int = VOCAB, dtype: torch.dtype 
 def small_test(draft: Eagle3Draft, steps: int = 3, dtype: torch.dtype = torch.float64) -> TrainingTimeTest:
     """The training-time test of a small draft, with three different aux scales."""
     teacher = random_teacher(dtype=dtype)
+    embedding = draft.embedding(teacher.embedding).detach()
     scale = torch.tensor([0.5, 1.0, 2.0], dtype=dtype).repeat_interleave(HIDDEN)
-    return TrainingTimeTest(teacher.embedding, teacher.head[draft.target_ids()], scale, steps, 0.8)
+    return TrainingTimeTest(embedding, teacher.head[draft.target_ids()], scale, steps, 0.8)

@@ -13,7 +13,7 @@ from schemas.sections import DraftSpec
 from tasks.artifacts.artifact import Shards
 from tasks.target.model import Target
 from tasks.train.aux_scale import as_columns, fold, measure_aux_scale, unfold
-from tasks.train.initialise import draft_config, fresh_draft, take_from_target
+from tasks.train.initialise import draft_config, fresh_draft, narrow_embedding, take_from_target
 from tasks.train.loader import SequenceStore
 from tasks.train.sequence import Sequence
 from tests.train.small import random_sequence, small_config, small_draft
@@ -97,3 +97,28 @@ def test_a_folded_draft_reads_raw_states() -> None:
     torch.testing.assert_close(draft.fuse(aux), scaled)
     unfold(draft, scale)
     torch.testing.assert_close(draft.fc.weight, before)
+
+
+def test_the_recipe_turns_switches_on_and_makes_the_draft_narrower(tiny_artifact: Shards) -> None:
+    spec = DraftSpec(hidden_size=32, head_dim=8, fc_norm=True, norm_output=True, norm_before_residual=True)
+    config = draft_config(tiny_artifact.facts, spec, 100, [1, 2, 3])
+    assert (config.hidden_size, config.target_hidden_size, config.head_dim) == (32, 64, 8)
+    assert config.fc_norm
+    assert config.norm_output
+    assert config.norm_before_residual
+    assert config.owns_embedding
+
+
+def test_a_rotary_embedding_that_depends_on_the_length_is_refused(tiny_artifact: Shards) -> None:
+    facts = tiny_artifact.facts | {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}
+    with pytest.raises(DraftError, match="dynamic"):
+        draft_config(facts, DraftSpec(), 100, [1, 2, 3])
+
+
+def test_narrow_embeddings_keep_what_tells_tokens_apart() -> None:
+    plane = torch.randn(50, 3) @ torch.randn(3, 8)  # only three directions hold anything
+    narrow = narrow_embedding(plane, 3)
+    torch.testing.assert_close(narrow @ narrow.T, plane @ plane.T, rtol=1e-4, atol=1e-4)
+    assert torch.equal(narrow, narrow_embedding(plane, 3))
+    with pytest.raises(DraftError, match=r"draft\.hidden_size is 9"):
+        narrow_embedding(plane, 9)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from tasks.draft.config import SWITCHES
 from tasks.draft.model import Eagle3Draft
 from tasks.train import attention, cross_entropy
 from tasks.train.objective import TrainingTimeTest
@@ -32,15 +34,38 @@ def slow(draft: Eagle3Draft, test: TrainingTimeTest, batch: list[Sequence]) -> O
         config.num_key_value_heads,
         config.rms_norm_eps,
         config.rope_parameters["rope_theta"],
+        frozenset(name for name in SWITCHES if getattr(config, name)),
     )
 
 
 @pytest.mark.parametrize("steps", [1, 3, 5])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-5), (torch.float32, 1e-4)])
 def test_loss_hits_and_gradients_equal_the_slow_reference(steps: int, dtype: torch.dtype, tolerance: float) -> None:
-    draft = small_draft(dtype)
+    compare_with_reference(small_draft(dtype), steps, dtype, tolerance)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"fc_norm": True},
+        {"norm_output": True},
+        {"norm_before_residual": True},
+        dict.fromkeys(SWITCHES, True),
+        {"hidden_size": 10},
+        {"hidden_size": 10, "num_attention_heads": 6, "num_key_value_heads": 1, "head_dim": 4, "fc_norm": True},
+        {"num_attention_heads": 4, "num_key_value_heads": 4},
+    ],
+    ids=str,
+)
+def test_every_shape_and_switch_equals_the_slow_reference(changes: dict[str, Any]) -> None:
+    compare_with_reference(small_draft(torch.float64, **changes), 3, torch.float64, 1e-5)
+
+
+def compare_with_reference(draft: Eagle3Draft, steps: int, dtype: torch.dtype, tolerance: float) -> None:
+    if draft.embed_tokens is not None:
+        draft.embed_tokens.requires_grad_(False)
     test = small_test(draft, steps, dtype)
-    names, parameters = zip(*draft.named_parameters(), strict=True)
+    names, parameters = zip(*((n, p) for n, p in draft.named_parameters() if p.requires_grad), strict=True)
 
     expected = slow(draft, test, BATCH)
     totals = test.losses(draft, BATCH)

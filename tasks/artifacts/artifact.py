@@ -51,7 +51,9 @@ class Artifact(BaseModel, ABC):
     """A typed task result.
 
     `facts` are small values that belong to the content (they count in the digest); `measures` are figures such as
-    seconds that differ from run to run (they do not); `lineage` is filled in when the artifact is stored.
+    seconds that differ from run to run (they do not); `lineage` is filled in when the artifact is stored. A provisional
+    result is stored and read like any other, but it is not found again: the next run of its task is done anew, with
+    the chance of a better one.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
@@ -60,6 +62,7 @@ class Artifact(BaseModel, ABC):
     facts: dict[str, Any] = Field(default_factory=dict)
     measures: dict[str, float] = Field(default_factory=dict)
     lineage: dict[str, Any] = Field(default_factory=dict)
+    provisional: bool = False
 
     @abstractmethod
     def to_table(self) -> pa.Table:

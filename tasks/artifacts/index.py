@@ -70,12 +70,14 @@ class ArtifactIndex(LocalFileSystem):
 
     def read_path(self, path: str, _sync: bool = True) -> bytes:
         try:
-            record, _ = load_verified(path, self.level)
+            record, artifact = load_verified(path, self.level)
         except FileNotFoundError:
             raise
         except ArtifactInvalid as exc:
             log.warning("cached result %s cannot be used and is made again: %s", path, exc)
             raise
+        if artifact.provisional:
+            raise ArtifactInvalid(f"the result of {path} is provisional: its task is done again")
         with contextlib.suppress(OSError):
             os.utime(record_path(path))  # last used: what `prune` goes by
         record["storage_key"] = str(result_path(path))

@@ -48,6 +48,7 @@ class ParquetSerializer(Serializer):
                 "facts": obj.facts,
                 "measures": obj.measures,
                 "lineage": json.loads(redact(json.dumps(obj.lineage))),
+                **({"provisional": True} if obj.provisional else {}),
             }
             table = obj.to_table()
         elif isinstance(obj, BaseException):
@@ -80,7 +81,8 @@ class ParquetSerializer(Serializer):
 
 
 def _restore(head: dict[str, Any], table: pa.Table) -> Artifact | Exception:
-    shared = {name: head.get(name, {}) for name in ("facts", "measures", "lineage")}
+    shared: dict[str, Any] = {name: head.get(name, {}) for name in ("facts", "measures", "lineage")}
+    shared["provisional"] = head.get("provisional", False)
     match head.get("kind"):
         case "failure":
             row = FAILURE.check(table, "stored failure").to_pylist()[0]

@@ -96,13 +96,13 @@ def artifact_task(
 
 
 def peek(task: Task[..., Result], **inputs: Any) -> Result | None:
-    """The stored result of a task call with these inputs, or None; runs nothing."""
+    """The stored result of a task call with these inputs, or None if the call would run; runs nothing."""
     policy = cast(ContentKey, task.cache_policy)
     try:
         _, artifact = load_verified(policy.key_for(task.name, _bind(task.fn, (), inputs)), "size")
     except (FileNotFoundError, ArtifactInvalid):
         return None
-    return cast(Result, artifact)
+    return None if artifact.provisional else cast(Result, artifact)
 
 
 def _keyed_transaction(name: str) -> Transaction:

@@ -50,7 +50,13 @@ class Workspace:
         """List a file of the result that was written (atomically) at `path(name)`."""
         self._files.append((part, FILE, self.path(name), 0))
 
-    def publish(self, facts: dict[str, Any] | None = None, measures: dict[str, float] | None = None) -> Shards:
+    def publish(
+        self,
+        facts: dict[str, Any] | None = None,
+        measures: dict[str, float] | None = None,
+        *,
+        provisional: bool = False,
+    ) -> Shards:
         """Move the listed files to their final place, drop the rest, and return the manifest."""
         root = store_root()
         shards = tuple(
@@ -64,7 +70,7 @@ class Workspace:
             )
             for part, contract, path, rows in self._files
         )
-        manifest = Shards(shards=shards, facts=facts or {}, measures=measures or {})
+        manifest = Shards(shards=shards, facts=facts or {}, measures=measures or {}, provisional=provisional)
         write_bytes(self.path(_PUBLISHED), manifest.model_dump_json().encode())
         self._settle(manifest)
         return manifest
@@ -75,6 +81,9 @@ class Workspace:
             published = folder / _PUBLISHED
             try:
                 manifest = Shards.model_validate_json(published.read_bytes())
+                if manifest.provisional:  # it would be done again anyway
+                    published.unlink()
+                    continue
                 for shard in manifest.shards:
                     verify_file(folder / self._name(shard), shard.bytes, shard.sha256, "sha256")
             except FileNotFoundError:

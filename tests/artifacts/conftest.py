@@ -7,7 +7,7 @@ import pytest
 from prefect.settings import PREFECT_RESULTS_LOCAL_STORAGE_PATH, temporary_settings
 
 from tasks.artifacts.store import open_store
-from tests.artifacts.pipeline import broken, ran, run
+from tests.artifacts.pipeline import broken, incomplete, ran, run
 
 
 @pytest.fixture(scope="session")
@@ -29,4 +29,5 @@ def filled(_finished: Path, store: Path) -> Path:
 @pytest.fixture(autouse=True)
 def _all_tasks_work() -> None:
     broken.clear()
+    incomplete.clear()
     ran.clear()

@@ -24,7 +24,7 @@ from tasks.artifacts.index import ArtifactIndex, load_verified
 from tasks.artifacts.serializer import ParquetSerializer
 from tasks.artifacts.task import artifact_task, peek, workspace
 from tests.artifacts import pipeline
-from tests.artifacts.pipeline import ALL, NUMBERS, add, broken, count, only, ran, run, square
+from tests.artifacts.pipeline import ALL, NUMBERS, add, broken, count, incomplete, only, ran, run, square
 
 pytestmark = pytest.mark.usefixtures("prefect_server", "store")
 
@@ -93,6 +93,17 @@ def test_the_bodies_see_the_same_artifact_as_later_runs(filled: Path) -> None:
     _, again = load_verified(key, "sha256")
     head = json.loads(pq.read_schema(filled / "results" / key).metadata[b"eyas"])
     assert numbers.digest() == again.digest() == head["digest"]
+
+
+def test_a_provisional_result_is_made_again_and_what_follows_only_if_it_differs(store: Path) -> None:
+    incomplete.add("count")
+    assert run() == ALL
+    assert peek(count, upto=6, shard_rows=2) is None
+    assert run() == ["count"]
+    incomplete.clear()
+    assert run() == ["count"]
+    assert run() == []
+    assert peek(count, upto=6, shard_rows=2)
 
 
 @pytest.mark.parametrize("harm", [Path.unlink, truncate, flip_a_bit])

@@ -14,7 +14,9 @@ import yaml
 
 from tests.e2e.runs import Runs, Server, committed
 from tests.generate.serving import faults, vocabulary
+from tests.servers.answers import key_of
 from tests.servers.fake import FakeServer, fake_server
+from tests.servers.faults import Fault
 
 pytestmark = pytest.mark.slow
 
@@ -66,6 +68,24 @@ def test_a_draft_is_built_from_the_answers_of_a_server(
     assert fake.summary()["requests"] == asked
     tasks = [record.task for record in committed(tmp_path / "store").values()]
     assert [tasks.count(name) for name in ("generate_served", "reconstruct_sequences", "generate_answers")] == [1, 1, 0]
+
+
+def test_a_prompt_that_got_no_answer_is_asked_by_the_next_run_alone(
+    tiny_recipe: Path, fake: FakeServer, server: Server, tmp_path: Path
+) -> None:
+    lost = key_of({"messages": [{"role": "user", "content": "Tell me about a clock and a river."}]})
+    fake.script(Fault("status", probability=1, key=lost, options={"status": 500}))
+    recipe = recipe_for(tiny_recipe, tmp_path, fake, retries=1)
+    with Runs(tmp_path / "store", server, tmp_path / "log") as runs:
+        assert runs.run(recipe) == 0, runs.said()
+        assert "1 prompts have no answer; the next run asks for these again" in runs.log.read_text()
+        fake.script()
+        fake.reset()
+        assert runs.run(recipe) == 0, runs.said()
+        assert {key: tally["answered"] for key, tally in fake.summary()["keys"].items()} == {lost: 1}
+        assert runs.run(recipe) == 0, runs.said()
+        assert "results were cached; nothing was computed" in runs.said()
+    assert fake.summary()["requests"] == 1
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 1), (signal.SIGTERM, 128 + signal.SIGTERM)])

@@ -18,6 +18,7 @@ from tasks.generate.serve.stopping import request_stop
 from tests.generate.losses import kill_and_restart
 from tests.generate.serving import Run, faults, url_of, vocabulary
 from tests.servers.account import MICROS
+from tests.servers.answers import key_of
 from tests.servers.fake import FakeServer, fake_server
 from tests.servers.faults import Fault
 
@@ -170,6 +171,37 @@ def test_rows_that_are_refused_are_quarantined_and_the_others_go_on(server: Fake
     rows = run.read(result, "quarantine")
     assert result.facts["quarantined"] == {"request_refused": 3}
     assert all("413" in row["detail"] and "too long" in row["detail"] for row in rows)
+
+
+@pytest.mark.parametrize(("status", "reason"), [(500, "no_answer"), (413, "request_refused")], ids=["fails", "refuses"])
+def test_prompts_without_an_answer_are_asked_again_by_the_next_run_and_no_others(
+    status: int, reason: str, server: FakeServer, tmp_path: Path
+) -> None:
+    lost = key_of({"messages": [{"role": "user", "content": "Question 3?"}]})
+    server.script(Fault("status", probability=1, key=lost, options={"status": status}))
+    run = run_on(server, tmp_path, retries=1)
+    first = run.answer()
+    assert first.facts["quarantined"] == {reason: 1}
+    assert first.provisional
+    server.script()
+    server.reset()
+    second = run.answer()
+    assert {key: tally["requests"] for key, tally in server.summary()["keys"].items()} == {lost: 1}
+    assert second.facts["quarantined"] == {}
+    assert len(run.read(second, "answers")) == 40
+    assert not second.provisional
+
+
+@pytest.mark.parametrize("shard_prompts", [7, 2000])
+def test_one_prompt_more_is_one_request_more(shard_prompts: int, server: FakeServer, tmp_path: Path) -> None:
+    run = run_on(server, tmp_path)
+    run.talks, run.shard_prompts = 3, shard_prompts
+    run.answer()
+    server.reset()
+    more = run_on(server, tmp_path, questions=41)  # its id lies somewhere among the others'
+    more.talks, more.shard_prompts = 3, shard_prompts
+    assert len(more.read(more.answer(), "answers")) == 50
+    assert server.summary()["requests"] == 1
 
 
 def test_a_server_that_refuses_everything_stops_the_run(server: FakeServer, tmp_path: Path) -> None:

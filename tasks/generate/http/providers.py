@@ -5,6 +5,7 @@ Responses name the provider but seldom its quantization, so that the list of a m
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from typing import Any
 from schemas.serving import ProviderRules
 from tasks.generate.http.facts import Facts
 
+# a day, as in "-20260127" and "-2026-01-27", or a commit, as in "@0a1b2c3"
+_REVISION = re.compile(r"[-@]20\d\d(-?)(0[1-9]|1[0-2])\1(0[1-9]|[12]\d|3[01])|@[0-9a-f]{7,40}")
 _COVERS = {"fp4": {"fp4", "nvfp4", "mxfp4"}, "fp8": {"fp8", "mxfp8"}}
 
 
@@ -72,7 +75,7 @@ def quantization_of(facts: Facts, offers: Sequence[Offer]) -> str | None:
 
 def objection(rules: ProviderRules, model: str, facts: Facts, quantization: str | None) -> str | None:
     """Why an answer may not be used: it comes from another model, provider or quantization than was allowed."""
-    if facts.model and model and facts.model.partition(":")[0] != model.partition(":")[0]:
+    if facts.model and model and not is_same_model(model, facts.model):
         return f"model {facts.model} answered, {model} was asked"
     if not facts.provider:
         return "the answer does not name its provider" if rules.only or rules.exclude else None
@@ -85,6 +88,23 @@ def objection(rules: ProviderRules, model: str, facts: Facts, quantization: str 
     if rules.quantizations and not any(level in _covered(allowed) for allowed in rules.quantizations):
         return f"quantization {level} of provider {facts.provider} is not allowed"
     return None
+
+
+def is_same_model(asked: str, answered: str) -> bool:
+    """Whether an answer's model is the one that was asked: its name, or that name with one date or commit after it.
+
+    Variants such as ":free" are the same model. A name that was asked with a date is met by that date only; version
+    numbers ("-0905", "-v2", "-thinking") are other models.
+    """
+    asked, answered = asked.partition(":")[0], answered.partition(":")[0]
+    if not answered.startswith(asked):
+        return False
+    rest = answered[len(asked) :]
+    return not rest or (not _ends_with_revision(asked) and bool(_REVISION.fullmatch(rest)))
+
+
+def _ends_with_revision(name: str) -> bool:
+    return any(_REVISION.fullmatch(name[place:]) for place, letter in enumerate(name) if letter in "-@")
 
 
 def _excluded(rules: ProviderRules, provider: str, quantization: str) -> bool:

@@ -8,7 +8,7 @@ import pytest
 
 from schemas.serving import ProviderQuantization, ProviderRules
 from tasks.generate.http.facts import Facts, facts_of
-from tasks.generate.http.providers import Offer, objection, offers_of, quantization_of, routing
+from tasks.generate.http.providers import Offer, is_same_model, objection, offers_of, quantization_of, routing
 
 OFFERS = [
     Offer("Fireworks", "nvfp4", "fireworks/nvfp4", "0.000001", "0.000002"),
@@ -80,6 +80,32 @@ def test_names_and_slugs_mean_the_same_provider(rules: dict[str, Any], provider:
 def test_another_model_is_refused_and_a_variant_of_the_same_is_not() -> None:
     assert said(ProviderRules(), "A", model="other") == "model other answered, m was asked"
     assert said(ProviderRules(), "A", model="m:free") is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "answered", "same"),
+    [
+        ("moonshotai/kimi-k2.5", "moonshotai/kimi-k2.5-20260127", True),
+        ("moonshotai/kimi-k2.5", "moonshotai/kimi-k2.5-2026-01-27", True),
+        ("moonshotai/kimi-k2.5", "moonshotai/kimi-k2.5@20260127", True),
+        ("moonshotai/kimi-k2.5", "moonshotai/kimi-k2.5@0a1b2c3", True),
+        ("moonshotai/kimi-k2.5:free", "moonshotai/kimi-k2.5-20260127", True),
+        ("moonshotai/kimi-k2.5-20260127", "moonshotai/kimi-k2.5-20260127", True),
+        ("moonshotai/kimi-k2.5-20260127", "moonshotai/kimi-k2.5", False),
+        ("moonshotai/kimi-k2.5-20260127", "moonshotai/kimi-k2.5-20260127-20260301", False),
+        ("moonshotai/kimi-k2.5-20260127", "moonshotai/kimi-k2.5-20260301", False),
+        ("moonshotai/kimi-k2", "moonshotai/kimi-k2-0905", False),
+        ("moonshotai/kimi-k2", "moonshotai/kimi-k2.5-20260127", False),
+        ("moonshotai/kimi-k2", "moonshotai/kimi-k2-thinking-20251106", False),
+        ("moonshotai/kimi-k2.5", "moonshotai/kimi-k2.5-20261340", False),
+        ("moonshotai/kimi-k2.5", "moonshotai/kimi-k2.5-2026-0127", False),
+        ("moonshotai/kimi-k2.5", "other/kimi-k2.5-20260127", False),
+    ],
+)
+def test_a_name_with_a_date_is_the_same_model_and_another_version_is_not(asked: str, answered: str, same: bool) -> None:
+    assert is_same_model(asked, answered) == same
+    said = objection(ProviderRules(), asked, Facts(provider="A", model=answered), None)
+    assert said == (None if same else f"model {answered} answered, {asked} was asked")
 
 
 def test_the_level_of_an_answer_is_its_providers_if_that_has_only_one() -> None:

@@ -6,6 +6,7 @@ import pyarrow as pa
 from schemas.contract import Contract
 
 OUTCOMES_BILLED = ("yes", "no", "unknown")
+VERDICTS = ("agrees", "explained", "differs")
 
 _KEY = pandera.Check.str_matches(r"^[0-9a-f]{64}$")
 _NAME = pandera.Check.str_length(min_value=1)
@@ -117,6 +118,41 @@ LEDGER = Contract(
                 lambda f: (f["billed"] != "no") | (f["cost_nanousd"] == 0), name="what_is_not_billed_costs_nothing"
             ),
         ],
+    ),
+)
+
+ACCOUNT = Contract(
+    "account",
+    pa.schema(
+        [
+            pa.field("start_ms", pa.int64(), nullable=False),
+            pa.field("end_ms", pa.int64(), nullable=False),
+            pa.field("killed", pa.bool_(), nullable=False),
+            pa.field("account_nanousd", pa.int64(), nullable=False),
+            pa.field("ledger_nanousd", pa.int64(), nullable=False),
+            pa.field("estimated_nanousd", pa.int64(), nullable=False),
+            pa.field("unknown_nanousd", pa.int64(), nullable=False),
+            pa.field("verdict", pa.string(), nullable=False),
+        ]
+    ),
+    pandera.DataFrameSchema(
+        {
+            "start_ms": pandera.Column("int64", pandera.Check.ge(0), description="reading before anything was asked"),
+            "end_ms": pandera.Column("int64", pandera.Check.ge(0), description="reading afterwards"),
+            "killed": pandera.Column(bool, description="ended by a kill: up to the next run's first reading"),
+            "account_nanousd": pandera.Column("int64", description="spent between them by the provider's account"),
+            "ledger_nanousd": pandera.Column("int64", pandera.Check.ge(0), description="spent by the ledger"),
+            "estimated_nanousd": pandera.Column("int64", pandera.Check.ge(0), description="of it, counted by us"),
+            "unknown_nanousd": pandera.Column(
+                "int64", pandera.Check.ge(0), description="most that attempts of unknown bill cost beside it"
+            ),
+            "verdict": pandera.Column(
+                str,
+                pandera.Check.isin(VERDICTS),
+                description="equal to the cent; explained by estimates and unknown bills; or neither",
+            ),
+        },
+        checks=pandera.Check(lambda f: f["start_ms"] <= f["end_ms"], name="time_runs_forward"),
     ),
 )
 

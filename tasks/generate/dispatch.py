@@ -25,6 +25,7 @@ from tasks.generate.http.client import Client, Failure, RawResponse
 from tasks.generate.http.providers import quantization_of
 from tasks.generate.ledger import Ledger
 from tasks.generate.paid import AnswerMeta, PaidAnswers, now_ms
+from tasks.generate.serve.account import account_of, read_account, tell_account
 from tasks.generate.serve.job import Job
 from tasks.generate.serve.reading import NOT_ALLOWED, Read, count_ids, read, take
 from tasks.generate.serve.reconcile import reconcile_unknown
@@ -126,9 +127,11 @@ class _Dispatch:
         self._limit = 0
 
     async def run(self, partitions: Sequence[Partition]) -> None:
-        spending = self._spending
+        spending, ledger = self._spending, self.stores.ledger
         async with Client(self.job.endpoints, self.job.spec, spending.report, spending.permit) as client:
             self._client = client
+            if metered := self.job.engine == "openrouter":
+                await read_account(client, self.job.endpoints, ledger.folder, "before")
             with stoppable() as stop:
                 helpers = [asyncio.create_task(self._watch(stop)), asyncio.create_task(self._tell())]
                 try:
@@ -140,8 +143,10 @@ class _Dispatch:
                 finally:
                     for helper in helpers:
                         helper.cancel()
-            if self.job.engine == "openrouter":
+            if metered:
                 await reconcile_unknown(client, self.stores.ledger, self.stores.budget)
+                if await read_account(client, self.job.endpoints, ledger.folder, "after"):
+                    tell_account(account_of(ledger.folder, self.stores.budget.unreconciled()))
         self.tally.log()
         self._raise()
 

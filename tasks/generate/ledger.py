@@ -39,6 +39,7 @@ _SEGMENT_BYTES = 32 * 2**20
 _CENT = NANO // 100
 
 Billed = Literal["yes", "no", "unknown"]
+Verdict = Literal["agrees", "explained", "differs"]
 
 
 @dataclass(frozen=True)
@@ -242,6 +243,11 @@ class Reconciliation:
     def explained(self) -> bool:
         """They are equal to the cent, or estimates and attempts of unknown bill can make up the difference."""
         return -self.estimated_nanousd - _CENT < self.difference < self.unknown_nanousd + self.estimated_nanousd + _CENT
+
+    @property
+    def verdict(self) -> Verdict:
+        """Which of these it is; only what differs needs a person."""
+        return "agrees" if self.agrees else "explained" if self.explained else "differs"
 
 
 def reconcile(

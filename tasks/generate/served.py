@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from schemas.answers import ANSWERS
 from schemas.generation import GenerationSpec
-from schemas.ledger import DATASETS, LEDGER
+from schemas.ledger import ACCOUNT, DATASETS, LEDGER
 from schemas.prompts import QUARANTINE, quarantine_row
 from schemas.sections import TargetSpec
 from schemas.serving import ServingSpec
@@ -34,6 +34,7 @@ from tasks.generate.budget import Budget, caps_of
 from tasks.generate.dispatch import Outcome, Partition, Stores, conversations, dispatch
 from tasks.generate.ledger import Ledger, read_ledger, total, totals
 from tasks.generate.paid import PaidAnswers, open_paid
+from tasks.generate.serve.account import account_of, account_table
 from tasks.generate.serve.job import Job, Means, endpoints_of, job_of, look_around
 from tasks.generate.serve.reading import Read, read, take
 from tasks.generate.serve.reconcile import book_known
@@ -45,7 +46,7 @@ _WAIT_SECONDS = 5.0  # for the files of a run that is just ending
 _log = logging.getLogger(f"eyas.{STEP}")
 
 
-@artifact_task(version="1", exclude=("target_spec", "run"))
+@artifact_task(version="2", exclude=("target_spec", "run"))
 def generate_served(
     target: Shards,
     prompts: Shards,
@@ -56,7 +57,9 @@ def generate_served(
     target_spec: TargetSpec,
     run: str,
 ) -> Shards:
-    """Answer all prompts; parts "answers", "quarantine", "ledger" and "datasets".
+    """Answer all prompts; parts "answers", "quarantine", "ledger", "datasets" and, where there is one, "account".
+
+    The result is provisional as long as a prompt has no answer: the next run asks for that one again, and no other.
 
     Args:
         target: the prepared target, for its tokenizer, template and context.
@@ -126,6 +129,8 @@ def answer_all(
         if budget.overruns:
             _log.warning("%d bills were above their worst case, the first %s", len(budget.overruns), budget.overruns[0])
     entries = read_ledger(store / "ledger" / run)
+    if spoken := account_of(store / "ledger" / run, budget.unreconciled()):
+        space.add_table("account", "account.parquet", account_table(spoken), ACCOUNT)
     space.add_table("ledger", "ledger.parquet", entries, LEDGER)
     space.add_table("datasets", "datasets.parquet", _datasets(outcome, written, entries), DATASETS)
     seconds = time.perf_counter() - started
@@ -144,7 +149,9 @@ def answer_all(
         "spent_usd": spent.cost_nanousd / 1e9,
         "unknown_usd": spent.unknown_nanousd / 1e9,
     }
-    return space.publish(facts, measures)
+    if outcome.failures:
+        _log.warning("%d prompts have no answer; the next run asks for these again", len(outcome.failures))
+    return space.publish(facts, measures, provisional=bool(outcome.failures))
 
 
 @dataclass

@@ -17,6 +17,7 @@ _ASIDE = (
     "distributions",
     "providers",
     "ledger",
+    "account",
     "datasets",
 )  # what stands beside the rows that go on
 

@@ -18,9 +18,16 @@ LayerRule = Literal[
     "hf",  # transformers' hidden_states[k], whose last entry is normalised already
     "vllm",  # what layer k reads; num_layers stands for the last layer's output before the final norm. Speculators too
     "llamacpp",  # as vLLM, without the last
-    "sglang",  # with sglang#25454 (May 2026): outputs if the first number is 1, else what layer k reads
-    "sglang_outputs",  # before it: outputs, whatever the numbers are
+    "sglang_outputs",  # SGLang: outputs, whatever the numbers are; all models until May 2026, most models since
+    "sglang_by_first",  # SGLang since sglang#25454 for some models: outputs if the first number is 1, else as vLLM
 ]
+# transformers' names of the models whose classes in SGLang 0.5.23 read the numbers by the first of them
+_SGLANG_BY_FIRST = frozenset(
+    {
+        "deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "kimi_k25", "glm4_moe_lite", "glm_moe_dsa",
+        "mistral_large_3",
+    }
+)  # fmt: skip
 
 
 def default_aux_layers(num_layers: int) -> tuple[int, int, int]:
@@ -38,6 +45,15 @@ def default_aux_layers(num_layers: int) -> tuple[int, int, int]:
     return layers
 
 
+def sglang_rule(model_type: str) -> LayerRule:
+    """How SGLang 0.5.23 reads the numbers for a target of this `model_type`.
+
+    Numbers that begin with 1 are outputs under both of its rules, and under the older ones: so outputs [1, ...], the
+    default among them, are best written as they are. Others need the rule of the target's own class.
+    """
+    return "sglang_by_first" if model_type in _SGLANG_BY_FIRST else "sglang_outputs"
+
+
 def layer_ids(layers: Sequence[int], rule: LayerRule, num_layers: int | None = None) -> list[int]:
     """The numbers by which an engine captures the outputs of these layers.
 
@@ -52,7 +68,7 @@ def layer_ids(layers: Sequence[int], rule: LayerRule, num_layers: int | None = N
     for layer in layers:
         if num_layers is not None and not EMBEDDING <= layer < num_layers:
             raise TargetError(f"the target has layers 0 to {num_layers - 1}, and no layer {layer}")
-    ids = [layer + _distance(rule, is_first_one=False) for layer in layers]
+    ids = [layer + _distance(rule, is_first_one=list(layers[:1]) == [1]) for layer in layers]
     if layers_of_ids(ids, rule, num_layers) != list(layers):
         raise TargetError(
             f"the outputs of layers {list(layers)} have no numbers in the convention {rule!r} (written as {ids} they "
@@ -79,12 +95,7 @@ def layers_of_ids(ids: Sequence[int], rule: LayerRule, num_layers: int | None = 
     return layers
 
 
-def default_layer_ids(rule: LayerRule, num_layers: int) -> list[int]:
-    """The numbers that an engine takes when it is given none; all engines capture the same three outputs then."""
-    return layer_ids(default_aux_layers(num_layers), rule, num_layers)
-
-
 def _distance(rule: LayerRule, *, is_first_one: bool) -> int:
     """How much larger an engine's number is than the 0-based layer whose output it captures."""
-    outputs = rule in ("output_of_layer", "sglang_outputs") or (rule == "sglang" and is_first_one)
+    outputs = rule in ("output_of_layer", "sglang_outputs") or (rule == "sglang_by_first" and is_first_one)
     return 0 if outputs else 1

@@ -12,15 +12,15 @@ from tasks.target.layers import (
     EMBEDDING,
     LayerRule,
     default_aux_layers,
-    default_layer_ids,
     layer_ids,
     layers_of_ids,
+    sglang_rule,
 )
 from tasks.target.model import Target
 
 KIMI, LLAMA = 61, 32
 KIMI_LAYERS, LLAMA_LAYERS = [1, 29, 57], [1, 15, 28]
-RULES: list[LayerRule] = ["output_of_layer", "hf", "vllm", "llamacpp", "sglang", "sglang_outputs"]
+RULES: list[LayerRule] = ["output_of_layer", "hf", "vllm", "llamacpp", "sglang_by_first", "sglang_outputs"]
 
 
 def test_the_default_layers_are_those_of_the_paper() -> None:
@@ -36,9 +36,9 @@ def test_the_default_layers_are_those_of_the_paper() -> None:
         ("TorchSpec, AngelSlim, Automodel, ModelOpt", "output_of_layer", [1, 29, 57], KIMI_LAYERS, KIMI),
         ("SGLang before May 2026, outputs", "sglang_outputs", [1, 29, 57], KIMI_LAYERS, KIMI),
         ("SGLang before May 2026, AQ-MedAI's ids", "sglang_outputs", [2, 30, 58], [2, 30, 58], KIMI),
-        ("SGLang since, first id 1", "sglang", [1, 29, 57], KIMI_LAYERS, KIMI),
-        ("SGLang since, AQ-MedAI's ids", "sglang", [2, 30, 58], KIMI_LAYERS, KIMI),
-        ("SGLang since, any other first id", "sglang", [3, 30, 58], [2, 29, 57], KIMI),
+        ("SGLang since, first id 1", "sglang_by_first", [1, 29, 57], KIMI_LAYERS, KIMI),
+        ("SGLang since, AQ-MedAI's ids", "sglang_by_first", [2, 30, 58], KIMI_LAYERS, KIMI),
+        ("SGLang since, any other first id", "sglang_by_first", [3, 30, 58], [2, 29, 57], KIMI),
         ("vLLM", "vllm", [2, 30, 58], KIMI_LAYERS, KIMI),
         ("vLLM, outputs by mistake", "vllm", [1, 29, 57], [0, 28, 56], KIMI),
         ("vLLM, the embedding", "vllm", [0, 16, 29], [EMBEDDING, 15, 28], LLAMA),
@@ -58,7 +58,7 @@ def test_ids_of_others_are_read_as_they_mean_them(
 @pytest.mark.parametrize(
     ("rule", "kimi", "llama"),
     [
-        ("sglang", [2, 30, 58], [2, 16, 29]),
+        ("sglang_by_first", [1, 29, 57], [1, 15, 28]),
         ("vllm", [2, 30, 58], [2, 16, 29]),
         ("llamacpp", [2, 30, 58], [2, 16, 29]),
         ("hf", [2, 30, 58], [2, 16, 29]),
@@ -66,9 +66,9 @@ def test_ids_of_others_are_read_as_they_mean_them(
         ("output_of_layer", [1, 29, 57], [1, 15, 28]),
     ],
 )
-def test_what_each_engine_takes_by_default(rule: LayerRule, kimi: list[int], llama: list[int]) -> None:
-    assert default_layer_ids(rule, KIMI) == kimi
-    assert default_layer_ids(rule, LLAMA) == llama
+def test_what_means_the_default_in_each_convention(rule: LayerRule, kimi: list[int], llama: list[int]) -> None:
+    assert layer_ids(KIMI_LAYERS, rule, KIMI) == kimi
+    assert layer_ids(LLAMA_LAYERS, rule, LLAMA) == llama
 
 
 @given(
@@ -78,12 +78,26 @@ def test_what_is_written_is_read_back(layers: list[int], rule: LayerRule) -> Non
     assert layers_of_ids(layer_ids(layers, rule, KIMI), rule, KIMI) == layers
 
 
+def test_outputs_that_begin_with_1_are_written_alike_for_every_sglang() -> None:
+    for layers in (KIMI_LAYERS, [1, 2, 3]):
+        assert layer_ids(layers, "sglang_by_first", KIMI) == layer_ids(layers, "sglang_outputs", KIMI) == layers
+    assert layer_ids([2, 30, 58], "sglang_by_first", KIMI) == [3, 31, 59]
+    assert layer_ids([2, 30, 58], "sglang_outputs", KIMI) == [2, 30, 58]
+
+
+def test_sglang_s_rule_depends_on_the_model() -> None:
+    assert sglang_rule("kimi_k25") == sglang_rule("deepseek_v3") == "sglang_by_first"
+    assert sglang_rule("llama") == sglang_rule("qwen3") == "sglang_outputs"
+
+
 def test_layers_that_an_engine_would_misread_are_refused() -> None:
-    with pytest.raises(TargetError, match=r"\[0, 29, 57\] have no numbers in the convention 'sglang'.*\[1, 30, 58\]"):
-        layer_ids([0, 29, 57], "sglang", KIMI)
+    with pytest.raises(
+        TargetError, match=r"\[0, 29, 57\] have no numbers in the convention 'sglang_by_first'.*\[1, 30, 58\]"
+    ):
+        layer_ids([0, 29, 57], "sglang_by_first", KIMI)
 
 
-@pytest.mark.parametrize("rule", ["hf", "llamacpp", "sglang", "sglang_outputs"])
+@pytest.mark.parametrize("rule", ["hf", "llamacpp", "sglang_by_first", "sglang_outputs"])
 def test_only_vllm_gives_the_last_layer_before_the_norm(rule: LayerRule) -> None:
     assert layer_ids([1, 29, 57, 60], "vllm", KIMI) == [2, 30, 58, 61]
     with pytest.raises(TargetError, match="is no layer that a target with 61 layers gives"):

@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
-import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import httpx
 
 import tasks.environment  # noqa: F401 (before Prefect)
 from schemas.errors import EyasError
+from tasks.children import Child, child
 
 _START_SECONDS = 180
 _STOP_SECONDS = 20
 _DRAIN_SECONDS = 10
-_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
-_PR_SET_PDEATHSIG = 1
 _LIKE_EPHEMERAL = {"PREFECT__SERVER_EPHEMERAL": "1", "PREFECT_SERVER_UI_ENABLED": "false"}
 
 _NO_SETTINGS: Mapping[str, str] = {}
-
-_children: list[subprocess.Popen[bytes]] = []
 
 
 class ServerError(EyasError):
@@ -128,9 +121,7 @@ def server_in_use() -> Iterator[None]:
 
 @contextlib.contextmanager
 def child_server(address: Address, log_name: str, settings: Mapping[str, str] = _NO_SETTINGS) -> Iterator[None]:
-    """A Prefect server that ends with the block, on Linux also when this process is killed; it logs to Prefect's home.
-
-    Must be entered in the main thread: the kernel takes the end of the thread that started a child for its parent's.
+    """A Prefect server that ends with the block, or with this process when it is killed; it logs to Prefect's home.
 
     Raises:
         ServerError: the server does not start.
@@ -140,23 +131,12 @@ def child_server(address: Address, log_name: str, settings: Mapping[str, str] = 
     log = get_current_settings().home / log_name
     log.parent.mkdir(parents=True, exist_ok=True)
     print(f"starting the Prefect server (its log: {log})", flush=True)
-    with open(log, "wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "prefect", "server", "start"],
-            env={**os.environ, **address.environment, **settings},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,  # Ctrl-C must reach us first: stopping the flows needs the server
-            preexec_fn=partial(_die_with_parent, os.getpid()),  # noqa: PLW1509 (one system call, nothing that locks)
-        )
-    _children.append(process)
-    try:
+    command = [sys.executable, "-m", "prefect", "server", "start"]
+    environment = {**os.environ, **address.environment, **settings}
+    # in a session of its own, Ctrl-C reaches us first: stopping the flows needs the server
+    with open(log, "wb") as output, child(command, environment, output, _STOP_SECONDS) as process:
         _wait_until_healthy(address, process, log)
         yield
-    finally:
-        _stop(process)
-        _children.remove(process)
 
 
 def _require_reachable(api: str) -> None:
@@ -168,15 +148,9 @@ def _require_reachable(api: str) -> None:
         ) from exc
 
 
-def kill_child_servers() -> None:
-    """End the servers that this process has started, without the time that they would take to end in order."""
-    for process in _children:
-        process.kill()
-
-
-def _wait_until_healthy(address: Address, process: subprocess.Popen[bytes], log: Path) -> None:
+def _wait_until_healthy(address: Address, process: Child, log: Path) -> None:
     deadline = time.monotonic() + _START_SECONDS
-    while process.poll() is None and time.monotonic() < deadline:
+    while process.ended() is None and time.monotonic() < deadline:
         if address.answers() and is_prefect(address.api):
             return
         time.sleep(0.2)
@@ -191,20 +165,3 @@ def _send_what_waits() -> None:
 
     for worker in (EventsWorker, APILogWorker):
         worker.drain_all(timeout=_DRAIN_SECONDS)
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(timeout=_STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-def _die_with_parent(parent: int) -> None:
-    """Runs in the child: the kernel kills it when this process ends, however it ends (Linux only)."""
-    if _LIBC:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it ended before the kernel was told
-            os._exit(1)

@@ -2,15 +2,69 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from schemas.sections import BESIDE, Section
 
 Quantization = Literal[
     "int4", "int8", "fp4", "mxfp4", "nvfp4", "fp6", "fp8", "mxfp8", "fp16", "bf16", "fp32", "unknown"
 ]
+
+LaunchedEngine = Literal["sglang", "vllm", "llamacpp"]
+_OWN_FLAGS = {
+    "--model": "the target is served",
+    "--model-path": "the target is served",
+    "--served-model-name": "it is chosen by eyas",
+    "--host": "it is chosen by eyas",
+    "--port": "give launch.port",
+    "--dtype": "give launch.dtype",
+    "--quantization": "give launch.quantization",
+}
+_SECRET = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD)S?$", re.IGNORECASE)
+
+
+class LaunchSpec(Section):
+    """A server that is started for the work, and stopped after it."""
+
+    engine: LaunchedEngine = Field(description="Which engine; `make engines` installs it, or you do.")
+    dtype: str = Field(
+        default="auto",
+        pattern=r"^[a-z0-9]+$",
+        description="Type that the engine computes with; auto is the weights' own.",
+    )
+    quantization: str = Field(
+        default="", pattern=r"^[a-z0-9_-]*$", description="The engine's name of a quantization; empty is none."
+    )
+    flags: list[str] = Field(
+        default_factory=list,
+        description="Further arguments of its command, e.g. [--tensor-parallel-size, '2'].",
+        json_schema_extra=BESIDE,
+    )
+    environment: dict[str, str] = Field(
+        default_factory=dict, description="Further variables of its environment; no secrets.", json_schema_extra=BESIDE
+    )
+    port: int = Field(
+        default=0,
+        ge=0,
+        le=65535,
+        description="Where it listens on this machine; 0 takes a free port.",
+        json_schema_extra=BESIDE,
+    )
+    start_seconds: float = Field(
+        default=1800, gt=0, description="Longest time until it is ready.", json_schema_extra=BESIDE
+    )
+
+    @model_validator(mode="after")
+    def _nothing_twice(self) -> LaunchSpec:
+        for flag in self.flags:
+            if why := _OWN_FLAGS.get(flag.split("=", 1)[0]):
+                raise ValueError(f"launch.flags has {flag}: {why}")
+        if secret := next((name for name in self.environment if _SECRET.search(name)), None):
+            raise ValueError(f"launch.environment has {secret}: no secret may stand in a recipe")
+        return self
 
 
 class EndpointSpec(Section):

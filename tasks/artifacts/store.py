@@ -5,6 +5,7 @@
 <store>/data/<task>/<key>/...               the shards that a manifest lists
 <store>/locks/...                           flock files, freed by the kernel when a process dies
 <store>/reports/...                         what people read
+<store>/logs/...                            what servers printed that were started for a task, the last time
 """
 
 from __future__ import annotations

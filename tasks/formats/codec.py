@@ -40,6 +40,10 @@ class Codec(Protocol):
         """
         ...
 
+    def encode_arrays(self, texts: Sequence[str]) -> list[Ids]:
+        """The same as `encode`, for many long texts: as arrays that must not be written to."""
+        ...
+
     def encode_prompt(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of rendered prompts as a server encodes them: markers become their ids, normalisation as configured.
 

@@ -73,6 +73,10 @@ class TokenFormat(Protocol):
         """How this prompt leaves the reasoning, read off its last ids."""
         ...
 
+    def openings(self, prompts: Sequence[Ids]) -> list[Opening]:
+        """How each of many prompts does."""
+        ...
+
     def readings(self, said: Said, opening: Opening) -> list[Reading] | Fault:
         """Every way in which the text can have been sampled, the likeliest first; or why it cannot be read."""
         ...

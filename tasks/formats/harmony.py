@@ -99,7 +99,11 @@ class Harmony:
 
     def opening(self, prompt_ids: Ids) -> Opening:
         """`unsaid`, unless the prompt goes on behind `<|start|>assistant`: then it opened a message itself."""
-        return "unsaid" if self._marks.last([prompt_ids])[0] == "S" else "open"
+        return self.openings([prompt_ids])[0]
+
+    def openings(self, prompts: Sequence[Ids]) -> list[Opening]:
+        """The same of many prompts."""
+        return ["unsaid" if letter == "S" else "open" for letter in self._marks.last(prompts)]
 
     def readings(self, said: Said, opening: Opening) -> list[Reading] | Fault:
         """The messages that a text stands for; see `TokenFormat`."""

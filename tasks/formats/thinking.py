@@ -8,8 +8,10 @@ last ids the proof).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from schemas.answers import NATURAL_STOPS
 from schemas.errors import TokenFormatError
@@ -152,7 +154,11 @@ class ThinkingFormat:
 
     def opening(self, prompt_ids: Ids) -> Opening:
         """The last of the markers that begin a message, open or close the reasoning."""
-        return self._openings([prompt_ids])[0]
+        return self.openings([prompt_ids])[0]
+
+    def openings(self, prompts: Sequence[Ids]) -> list[Opening]:
+        """The same of many prompts."""
+        return [_OPENINGS[letter] for letter in self._prompt_marks.last(prompts)]
 
     def readings(self, said: Said, opening: Opening) -> list[Reading] | Fault:
         """Every way in which the text can have been sampled; see `TokenFormat`."""
@@ -163,11 +169,12 @@ class ThinkingFormat:
     ) -> list[Fault | None]:
         """What is wrong with the order of markers; see `TokenFormat`."""
         found: list[Fault | None] = []
-        for prompt, row, opening, marks, reason in zip(
-            prompts, completions, self._openings(prompts), self._marks.of(completions), finish_reasons, strict=True
+        strange = dict(self._outside("completion", completions)) | dict(self._outside("prompt", prompts))
+        for place, (row, opening, marks, reason) in enumerate(
+            zip(completions, self.openings(prompts), self._marks.of(completions), finish_reasons, strict=True)
         ):
-            if (outside := self._outside("prompt", prompt) or self._outside("completion", row)) or not len(row):
-                found.append(outside or Fault("empty_completion", "the answer has no ids"))
+            if place in strange or not len(row):
+                found.append(strange.get(place, Fault("empty_completion", "the answer has no ids")))
                 continue
             fault = self._rules.fault(_PREFIX[opening] + marks + (_ENDED if reason in NATURAL_STOPS else _CUT))
             if fault and fault.reason == "end_id_missing":
@@ -219,16 +226,16 @@ class ThinkingFormat:
         spans = self._grammar.find("".join(letter for _, letter in tools), cut=False)
         return [tools[span.begin : span.end] for span in spans]
 
-    def _openings(self, prompts: Sequence[Ids]) -> list[Opening]:
-        return [_OPENINGS[letter] for letter in self._prompt_marks.last(prompts)]
-
-    def _outside(self, name: str, row: Ids) -> Fault | None:
-        if not len(row) or 0 <= row.min() <= row.max() < self._codec.vocab_size:
-            return None
-        outside = row[(row < 0) | (row >= self._codec.vocab_size)][0]
-        return Fault(
-            "id_out_of_range", f"the {name} has id {outside}; the target's are 0 to {self._codec.vocab_size - 1}"
-        )
+    def _outside(self, name: str, rows: Sequence[Ids]) -> Iterator[tuple[int, Fault]]:
+        """The rows with an id that is not of the vocabulary, most often none."""
+        size = self._codec.vocab_size
+        whole = np.concatenate(rows) if rows else np.empty(0, np.int32)
+        if not len(whole) or 0 <= whole.min() <= whole.max() < size:
+            return
+        for place, row in enumerate(rows):
+            if len(outside := row[(row < 0) | (row >= size)]):
+                detail = f"the {name} has id {outside[0]}; the target's are 0 to {size - 1}"
+                yield place, Fault("id_out_of_range", detail)
 
 
 def _rules(tools: str, grammar: Grammar | None) -> list[Rule]:

@@ -19,6 +19,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from schemas.errors import TokenFormatError
 from schemas.ragged import Ids
 from tasks.formats.codec import check_text
+from tasks.formats.pieces import Pieces
 
 # Text that other kinds of tokenizers change: leading and trailing spaces, case, NFD, line ends, NUL, bytes of 3 and 4.
 _PROBES = (
@@ -33,6 +34,12 @@ _PROBES = (
     "\U0001f999",
     " ,. n't 's",
 )
+
+# How byte-level vocabularies write bytes: those that can be seen as themselves, the others as letters from U+0100 on.
+_SEEN = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_BYTES = {chr(byte): byte for byte in _SEEN} | {
+    chr(0x100 + place): byte for place, byte in enumerate(sorted({*range(0x100)} - {*_SEEN}))
+}
 
 
 class TokenizerJson:
@@ -55,12 +62,17 @@ class TokenizerJson:
         self.special_ids = frozenset(token["id"] for token in added if token["special"])
         self.vocab_size = max(self._prompts.get_vocab(with_added_tokens=True).values()) + 1
         self.lossless = set(ByteLevel.alphabet()) <= self._prompts.get_vocab(with_added_tokens=False).keys()
+        self._pieces = self._bytes(rules)
         self._check(path)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of text that the model wrote; see `Codec`."""
         check_text(texts)
         return [row.ids for row in self._answers.encode_batch_fast(texts, add_special_tokens=False)]
+
+    def encode_arrays(self, texts: Sequence[str]) -> list[Ids]:
+        """Ids of text that the model wrote; see `Codec`."""
+        return [np.array(ids, np.int32) for ids in self.encode(texts)]
 
     def encode_prompt(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of rendered prompts; see `Codec`."""
@@ -69,8 +81,28 @@ class TokenizerJson:
 
     def decode(self, rows: Sequence[Sequence[int] | Ids]) -> list[str]:
         """Text of ids; see `Codec`."""
+        if self._pieces is None:
+            return self._library_texts(rows)
+        try:
+            return self._pieces.texts(rows)
+        except IndexError:  # an id that is none has no text for the library
+            return self._library_texts(rows)
+
+    def _library_texts(self, rows: Sequence[Sequence[int] | Ids]) -> list[str]:
         lists = [row.tolist() if isinstance(row, np.ndarray) else row for row in rows]
         return self._prompts.decode_batch(lists, skip_special_tokens=False)
+
+    def _bytes(self, rules: Mapping[str, Any]) -> Pieces | None:
+        """The bytes of every id, None if the library's decoder does anything but put them together."""
+        if (rules.get("decoder") or {}).get("type") != "ByteLevel":
+            return None
+        pieces = [b""] * self.vocab_size
+        for text, number in self._prompts.get_vocab(with_added_tokens=True).items():
+            known = all(letter in _BYTES for letter in text)
+            pieces[number] = bytes(_BYTES[letter] for letter in text) if known else text.encode()
+        found = Pieces(pieces)
+        alone = [[number] for number in range(self.vocab_size)]
+        return found if found.texts(alone) == self._library_texts(alone) else None
 
     def _check(self, path: Path) -> None:
         for text, ids, back in zip(_PROBES, encoded := self.encode(_PROBES), self.decode(encoded), strict=True):

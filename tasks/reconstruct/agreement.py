@@ -26,9 +26,7 @@ def settle_texts(rows: Sequence[Row], means: Means) -> None:
             row.answer_text = _written(row.candidates[0].reading.parts, names)
     # calls that were parsed out of a text are not in it
     checked = [row for row in there if row.tool_calls is None and not (row.output is None and means.codec.lossless)]
-    decoded = means.codec.decode(
-        [row.candidates[0].ids if row.output is None else row.output.tolist() for row in checked]
-    )
+    decoded = means.codec.decode([row.candidates[0].ids if row.output is None else row.output for row in checked])
     for row, text in zip(checked, decoded, strict=True):
         if row.output is None:
             _compare_rebuilt(row, text)

@@ -116,7 +116,7 @@ def _fits(row: Row, counting: Counting, candidate: Candidate) -> bool:
 
 
 def _accept(row: Row, candidate: Candidate) -> None:
-    row.completion = np.array(candidate.ids, np.int32)
+    row.completion = candidate.ids
     row.candidates = [candidate]
     if not candidate.ended:
         row.finish = CUT
@@ -139,7 +139,7 @@ def _length(row: Row, candidate: Candidate) -> int:
 def _distinct(candidates: Sequence[Candidate]) -> list[Candidate]:
     found: list[Candidate] = []
     for candidate in candidates:
-        if all(candidate.ids != other.ids for other in found):
+        if not any(np.array_equal(candidate.ids, other.ids) for other in found):
             found.append(candidate)
     return found
 

@@ -24,24 +24,29 @@ def settle_prompts(rows: Sequence[Row], means: Means) -> None:
     """Find every row's prompt ids and how they open the answer; a row whose prompt cannot be trusted gets a fault."""
     if means.spec.markers_in_prompt == "quarantine":
         _refuse_markers(rows, means.codec)
-    known = set(means.token_format.opens_in_prompt.values())
+    there: list[Row] = []
     for row in rows:
-        if row.fault:
-            continue
-        if row.prompt is None and means.render is not None:
+        if not row.fault and row.prompt is None and means.render is not None:
             _render(row, means.render)
         if row.fault:
             continue
-        if row.prompt is None or not len(row.prompt):
-            if means.stand_in is None:
-                row.refuse("prompt_ids_missing", "the engine sent no prompt ids, and there is no template to render")
+        if row.prompt is not None and len(row.prompt):
+            if row.prompt_tokens is None or len(row.prompt) == row.prompt_tokens:
+                there.append(row)
             else:
-                row.opening = means.token_format.opening(means.stand_in)
-            continue
-        if row.prompt_tokens is not None and len(row.prompt) != row.prompt_tokens:
-            row.refuse("prompt_count_differs", f"{len(row.prompt)} prompt ids, the engine counted {row.prompt_tokens}")
-            continue
-        row.opening = means.token_format.opening(row.prompt)
+                detail = f"{len(row.prompt)} prompt ids, the engine counted {row.prompt_tokens}"
+                row.refuse("prompt_count_differs", detail)
+        elif means.stand_in is None:
+            row.refuse("prompt_ids_missing", "the engine sent no prompt ids, and there is no template to render")
+        else:
+            row.opening = means.token_format.opening(means.stand_in)
+    _settle_openings(there, means)
+
+
+def _settle_openings(rows: Sequence[Row], means: Means) -> None:
+    known = set(means.token_format.opens_in_prompt.values())
+    openings = means.token_format.openings([row.prompt for row in rows if row.prompt is not None])
+    for row, row.opening in zip(rows, openings, strict=True):
         if row.opening not in known:
             row.refuse(
                 "prompt_opens_otherwise",

@@ -7,14 +7,19 @@ left to the billed count.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
 
 from schemas.answers import NATURAL_STOPS
+from schemas.ragged import Ids
 from tasks.formats.codec import Codec
 from tasks.formats.format import Fault, Reading, TokenFormat
 from tasks.reconstruct.finish import fills_limit, named_end
 from tasks.reconstruct.row import Candidate, Means, Row
 
 REPLACEMENT = "\ufffd"
+_NO_IDS: Ids = np.empty(0, np.int32)
 
 
 def settle_candidates(rows: Sequence[Row], means: Means) -> None:
@@ -32,24 +37,23 @@ def settle_candidates(rows: Sequence[Row], means: Means) -> None:
         row.candidates.append(Candidate(ids, reading, ended))
 
 
-def encode_readings(readings: Sequence[Reading], codec: Codec) -> list[list[int]]:
+def encode_readings(readings: Sequence[Reading], codec: Codec) -> list[Ids]:
     """The ids of each reading; a part that several share is encoded once."""
     places: dict[str, int] = {}
     for reading in readings:
         for part in reading.parts:
             if isinstance(part, str):
                 places.setdefault(part, len(places))
-    encoded = codec.encode(list(places)) if places else []
-    rows = []
-    for reading in readings:
-        ids: list[int] = []
-        for part in reading.parts:
-            if isinstance(part, str):
-                ids += encoded[places[part]]
-            else:
-                ids.append(part)
-        rows.append(ids)
-    return rows
+    encoded = codec.encode_arrays(list(places)) if places else []
+    return [
+        np.concatenate([_NO_IDS, *(encoded[places[p]] if isinstance(p, str) else _one(p) for p in reading.parts)])
+        for reading in readings
+    ]
+
+
+@lru_cache
+def _one(marker: int) -> Ids:
+    return np.array([marker], np.int32)
 
 
 def _settle_end(row: Row, token_format: TokenFormat) -> None:
@@ -65,7 +69,7 @@ def _settle_end(row: Row, token_format: TokenFormat) -> None:
         return
     if finish in NATURAL_STOPS and not ended and row.max_tokens is not None and len(output) >= row.max_tokens:
         row.finish = "length"  # the ids show that the limit cut it
-    row.candidates.append(Candidate([], Reading(()), ended))
+    row.candidates.append(Candidate(_NO_IDS, Reading(()), ended))
 
 
 def _readings(row: Row, token_format: TokenFormat) -> list[tuple[Reading, bool]]:

@@ -31,7 +31,7 @@ class Means:
 class Candidate(NamedTuple):
     """Ids that an answer may have been sampled as."""
 
-    ids: list[int]
+    ids: Ids
     reading: Reading
     ended: bool  # the last id is an end id
 

@@ -19,14 +19,20 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import tiktoken
+from tiktoken.load import load_tiktoken_bpe
+from tokenizers import Tokenizer
 
 from schemas.answers import ANSWERS, SEQUENCES
 from schemas.sections import AuditSpec, ReconstructionSpec
 from tasks.artifacts.files import write_table
+from tasks.formats.codec import TIKTOKEN_FILE, TOKENIZER_FILE
 from tasks.formats.format import Fault, Said
 from tasks.formats.registry import bind
+from tasks.formats.tiktoken_model import PATTERN
 from tasks.reconstruct.ahead import ahead
 from tasks.reconstruct.assemble import Origin, assemble
 from tasks.reconstruct.folder import stand_in
@@ -40,6 +46,7 @@ WANTED = 0.7
 PER_SHARD = 500
 REASONING, CONTENT = 7200, 2400  # characters of an answer: about 2,500 ids, a short one of a reasoning model
 _TOKENIZERS = {"kimi-k2.5": "kimi", "qwen3": "qwen-3", "deepseek-v3.1": "deepseek-v3.1", "glm-4.7": "glm-4.7-flash"}
+_KIMI_END = {"<|im_end|>": 163586}
 _ASKED = 40  # words of a prompt, drawn so that no two prompts are alike
 _TEMPLATE = "ab" * 32
 
@@ -67,6 +74,17 @@ def means_of(name: str) -> Means:
     """What the answers of a format are judged with."""
     codec = tokenizers.codec(_TOKENIZERS[name])
     return Means(bind(name, codec), codec, ReconstructionSpec())
+
+
+def bare_encoding(name: str) -> Callable[[list[str]], object]:
+    """The library's own batch call on two threads, with the published tokenizer as it is."""
+    folder = tokenizers.folder(_TOKENIZERS[name])
+    if (folder / TOKENIZER_FILE).is_file():
+        encode: Any = Tokenizer.from_file(str(folder / TOKENIZER_FILE)).encode_batch_fast
+        return lambda texts: [row.ids for row in encode(texts, add_special_tokens=False)]
+    ranks = load_tiktoken_bpe(str(folder / TIKTOKEN_FILE))
+    encoding = tiktoken.Encoding(name, pat_str=PATTERN, mergeable_ranks=ranks, special_tokens=dict(_KIMI_END))
+    return lambda texts: encoding.encode_ordinary_batch(texts, num_threads=2)
 
 
 def answers_of(means: Means, rows: int) -> Iterator[pa.Table]:
@@ -120,9 +138,11 @@ def compare(name: str, rows: int, rounds: int) -> None:
     texts = [table["reasoning"].to_pylist() + table["content"].to_pylist() for table in tables]
     characters = sum(len(text) for shard in texts for text in shard)
 
+    library = bare_encoding(name)
+
     def bare() -> None:
         for shard in texts:
-            means.codec.encode(shard)
+            library(shard)
 
     def reconstruction(audit: Audit | None = None) -> None:
         with tempfile.TemporaryDirectory() as folder:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiktoken.load import load_tiktoken_bpe
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from schemas.errors import TokenFormatError
@@ -82,6 +84,36 @@ def test_only_prompts_of_some_families_are_put_into_nfc(name: str, composed: boo
     apart, together = "cafe\u0301", "caf\u00e9"
     assert own.decode(own.encode([apart])) == [apart]
     assert own.decode(own.encode_prompt([apart])) == [together if composed else apart]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_any_ids_decode_as_the_library_decodes_them(name: str):
+    own, path = codec(name), folder(name) / "tokenizer.json"
+    broken = [number for number in range(0, own.vocab_size, 7) if "\ufffd" in own.decode([[number]])[0]]
+    ids = st.integers(0, own.vocab_size - 1) | st.sampled_from([*broken, *own.markers.values()])
+    library: Any = Tokenizer.from_file(str(path)) if path.is_file() else None
+    ranks = {} if library else load_tiktoken_bpe(str(folder(name) / "tiktoken.model"))
+    pieces = {number: piece for piece, number in ranks.items()} | {n: text.encode() for text, n in own.markers.items()}
+
+    @given(st.lists(st.lists(ids, max_size=12), max_size=4))
+    @settings(max_examples=50)
+    def check(rows: list[list[int]]) -> None:
+        if library:
+            expected = library.decode_batch(rows, skip_special_tokens=False)
+        else:
+            expected = [b"".join(pieces[number] for number in row).decode("utf-8", "replace") for row in rows]
+        assert own.decode(rows) == own.decode([np.array(row, np.int32) for row in rows]) == expected
+
+    check()
+
+
+def test_ids_as_arrays_are_the_ids_as_lists():
+    texts = ["", "a<|\0|>b", "e\u0301 \U0001f98a\r\n", "<|im_end|>", "x" * 30_000]
+    for name in ("kimi", "qwen-3"):
+        own = codec(name)
+        assert [ids.tolist() for ids in own.encode_arrays(texts)] == own.encode(texts)
+        assert own.decode(own.encode_arrays(texts)) == texts
+        assert {ids.dtype for ids in own.encode_arrays(texts)} == {np.dtype(np.int32)}
 
 
 def test_a_character_cut_in_the_middle_decodes_to_the_replacement_character():

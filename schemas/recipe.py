@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 from pydantic import Field, ValidationError, model_validator
@@ -167,6 +167,18 @@ def load_recipe(path: Path) -> Recipe:
         RecipeError: the file is missing or not YAML, or a field is unknown, impossible or contradicts another.
     """
     try:
+        return Recipe.model_validate(read_mapping(path))
+    except ValidationError as exc:
+        raise RecipeError(f"the recipe {path} cannot be used:\n{explain(exc, Recipe)}") from exc
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """The fields of a YAML file.
+
+    Raises:
+        RecipeError: the file is missing, not YAML, or no mapping.
+    """
+    try:
         content: Any = yaml.load(path.read_bytes(), Loader=_OnceLoader)
     except OSError as exc:
         raise RecipeError(f"the recipe {path} cannot be read: {exc.strerror}") from exc
@@ -174,19 +186,16 @@ def load_recipe(path: Path) -> Recipe:
         raise RecipeError(f"the recipe {path} is not YAML: {exc}") from exc
     if not isinstance(content, dict):
         raise RecipeError(f"the recipe {path} must be a mapping of fields, it is {type(content).__name__}")
-    try:
-        return Recipe.model_validate(content)
-    except ValidationError as exc:
-        raise RecipeError(f"the recipe {path} cannot be used:\n{explain(exc)}") from exc
+    return content
 
 
-def explain(error: ValidationError) -> str:
-    """One line per fault: the field as it stands in the YAML, what is wrong, and what would be right."""
+def explain(error: ValidationError, model: type[Section]) -> str:
+    """One line per fault of a recipe: the field as it stands in the YAML, what is wrong, and what would be right."""
     lines = []
     for fault in error.errors():
         field = ".".join(str(part) for part in fault["loc"]) or "recipe"
         if fault["type"] == "extra_forbidden":
-            owner = _section_at(fault["loc"][:-1])
+            owner = _section_at(model, fault["loc"][:-1])
             known = f"; known fields: {', '.join(owner.model_fields)}" if owner else ""
             lines.append(f"  {field}: unknown field{known}")
         elif fault["type"] == "missing":
@@ -206,13 +215,12 @@ class _OnceLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _section_at(location: tuple[int | str, ...]) -> type[Section] | None:
-    section: type[Section] | None = Recipe
+def _section_at(model: type[Section], location: tuple[int | str, ...]) -> type[Section] | None:
+    section: type[Section] | None = model
     for part in location:
         if isinstance(part, int) or section is None:
             continue
-        kind = section.model_fields[part].annotation if part in section.model_fields else None
-        if kind == list[DatasetSpec]:
-            kind = DatasetSpec
+        kind: Any = section.model_fields[part].annotation if part in section.model_fields else None
+        kind = next(iter(get_args(kind)), kind)  # of a list, or of what may be left out
         section = kind if isinstance(kind, type) and issubclass(kind, Section) else None
     return section

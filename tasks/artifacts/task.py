@@ -21,6 +21,7 @@ from prefect.context import FlowRunContext
 from prefect.results import get_result_store
 from prefect.transactions import IsolationLevel, Transaction, get_transaction
 
+from schemas.benchmarking import BenchmarkRecipe
 from schemas.errors import ArtifactInvalid, StoreError
 from schemas.recipe import Recipe
 from tasks.artifacts.artifact import Artifact
@@ -140,4 +141,4 @@ def _with_lineage(
 def _recipe_fingerprint() -> str | None:
     context = FlowRunContext.get()
     recipe = (context.parameters or {}).get("recipe") if context else None
-    return recipe.fingerprint() if isinstance(recipe, Recipe) else None
+    return recipe.fingerprint() if isinstance(recipe, Recipe | BenchmarkRecipe) else None

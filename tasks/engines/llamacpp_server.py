@@ -28,13 +28,18 @@ def _parameters(xllamacpp: Any, options: argparse.Namespace) -> Any:
     parameters = xllamacpp.CommonParams()
     parameters.model.path = options.model
     parameters.model_alias = {options.alias} if isinstance(parameters.model_alias, set) else [options.alias]
-    parameters.hostname, parameters.port = options.host, options.port
+    parameters.hostnames, parameters.port = [options.host], options.port
     parameters.n_ctx, parameters.n_parallel = options.context, options.parallel
     parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = options.threads
     parameters.n_gpu_layers = options.gpu_layers
     parameters.endpoint_metrics = parameters.endpoint_slots = parameters.endpoint_props = True
+    kinds = xllamacpp.common_speculative_type
+    if options.ngram:
+        parameters.speculative.types = [kinds.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE]
+        parameters.speculative.ngram_simple.size_n = options.ngram
+        parameters.speculative.ngram_simple.size_m = options.draft_tokens
     if options.draft:
-        parameters.speculative.types = [xllamacpp.common_speculative_type.COMMON_SPECULATIVE_TYPE_DRAFT_EAGLE3]
+        parameters.speculative.types = [kinds.COMMON_SPECULATIVE_TYPE_DRAFT_EAGLE3]
         parameters.speculative.draft.mparams.path = options.draft
         parameters.speculative.draft.n_max = options.draft_tokens
         parameters.speculative.draft.p_min = 0.0
@@ -52,6 +57,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=1, help="idle ones spin: no more than there are free cores")
     parser.add_argument("--gpu-layers", type=int, default=0, help="layers on a GPU")
     parser.add_argument("--draft", default="", help="GGUF file of an EAGLE-3 draft")
+    parser.add_argument("--ngram", type=int, default=0, help="length of a suffix that is looked up; 0 does not")
     parser.add_argument("--draft-tokens", type=int, default=3, help="tokens drafted per verify step")
     return parser.parse_args()
 

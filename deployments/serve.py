@@ -71,17 +71,19 @@ def _serve_flows(api: str) -> None:
     from prefect.types.entrypoint import EntrypointType
 
     from flows.build_draft import build_draft
+    from flows.refresh_dataset import refresh_dataset
 
     deployments = [
         cast(
             RunnerDeployment,
-            build_draft.to_deployment(
+            served.to_deployment(
                 name,
                 parameters={"recipe": load_recipe(RECIPES / f"{name}.yaml").model_dump(mode="json")},
                 tags=["eyas"],
                 entrypoint_type=EntrypointType.MODULE_PATH,
             ),
         )
+        for served in (build_draft, refresh_dataset)
         for name in SERVED
     ]
     page = api.removesuffix("/api")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from flows.interruption import stopping_at_once
@@ -16,8 +18,12 @@ from tasks.artifacts.redaction import redact
 
 def main(arguments: list[str] | None = None) -> None:
     """Run, or only plan, a recipe; exits 1 with the reason when it cannot be done, 2 when the command is wrong."""
-    options = _parser().parse_args(arguments)
-    try:
+    parser = _parser("build_draft", "From prompts to a measured EAGLE-3 draft.", "quickstart")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the plan with forecasts of tokens, time and disk, and stop"
+    )
+    options = parser.parse_args(arguments)
+    with _short_errors():
         recipe = load_recipe(options.recipe)
         if options.dry_run:
             from flows.plan import print_plan
@@ -25,9 +31,6 @@ def main(arguments: list[str] | None = None) -> None:
             print_plan(recipe)
             return
         run(recipe)
-    except EyasError as exc:
-        print(f"error: {redact(str(exc))}", file=sys.stderr)
-        sys.exit(1)
 
 
 def run(recipe: Recipe) -> None:
@@ -38,20 +41,37 @@ def run(recipe: Recipe) -> None:
         build_draft(recipe)
 
 
-def main_benchmark(arguments: list[str] | None = None) -> None:
-    """Run a benchmark's recipe; exits 1 with the reason when it cannot be done, 2 when the command is wrong."""
-    parser = argparse.ArgumentParser(
-        prog="python -m flows.benchmark_draft",
-        description="What a draft saves in the engines that serve it. Results go to ./store, or to EYAS_STORE; a run "
-        "that was stopped goes on where it stopped when it is started again.",
+def main_refresh(arguments: list[str] | None = None) -> None:
+    """Make a recipe's corpus, or say how far a run of it is; exits as `main` does."""
+    parser = _parser("refresh_dataset", "From prompts to the audited corpus of a draft.", "quickstart")
+    parser.add_argument(
+        "--status", action="store_true", help="print how far a run is, from what it leaves on disk, and stop"
     )
-    parser.add_argument("recipe", type=Path, help="a recipe, for instance deployments/recipes/benchmark.yaml")
     options = parser.parse_args(arguments)
-    try:
+    with _short_errors():
+        recipe = load_recipe(options.recipe)
+        if options.status:
+            from flows.status import print_status
+
+            print_status(recipe)
+            return
+        run_refresh(recipe)
+
+
+def run_refresh(recipe: Recipe) -> None:
+    """Run `refresh_dataset` in this process, on the local Prefect server when one is up, else on a temporary one."""
+    from flows.refresh_dataset import refresh_dataset
+
+    with stopping_at_once(), server_in_use():
+        refresh_dataset(recipe)
+
+
+def main_benchmark(arguments: list[str] | None = None) -> None:
+    """Run a benchmark's recipe; exits as `main` does."""
+    parser = _parser("benchmark_draft", "What a draft saves in the engines that serve it.", "benchmark")
+    options = parser.parse_args(arguments)
+    with _short_errors():
         run_benchmark(load_benchmark_recipe(options.recipe))
-    except EyasError as exc:
-        print(f"error: {redact(str(exc))}", file=sys.stderr)
-        sys.exit(1)
 
 
 def run_benchmark(recipe: BenchmarkRecipe) -> None:
@@ -62,14 +82,21 @@ def run_benchmark(recipe: BenchmarkRecipe) -> None:
         benchmark_draft(recipe)
 
 
-def _parser() -> argparse.ArgumentParser:
+@contextmanager
+def _short_errors() -> Iterator[None]:
+    """What the user can put right is told in short, and ends the process with 1."""
+    try:
+        yield
+    except EyasError as exc:
+        print(f"error: {redact(str(exc))}", file=sys.stderr)
+        sys.exit(1)
+
+
+def _parser(flow: str, what: str, example: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m flows.build_draft",
-        description="From prompts to a measured EAGLE-3 draft. Results go to ./store, or to EYAS_STORE; "
+        prog=f"python -m flows.{flow}",
+        description=f"{what} Results go to ./store, or to EYAS_STORE; "
         "a run that was stopped goes on where it stopped when it is started again.",
     )
-    parser.add_argument("recipe", type=Path, help="a recipe, for instance deployments/recipes/quickstart.yaml")
-    parser.add_argument(
-        "--dry-run", action="store_true", help="print the plan with forecasts of tokens, time and disk, and stop"
-    )
+    parser.add_argument("recipe", type=Path, help=f"a recipe, for instance deployments/recipes/{example}.yaml")
     return parser

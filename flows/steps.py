@@ -9,6 +9,9 @@ from prefect import Task
 from prefect.futures import PrefectFuture
 
 from tasks.artifacts.artifact import Artifact
+from tasks.generate.serve.stopping import request_stop
+
+_CLOSE_SECONDS = 10  # for journals to be closed
 
 R = TypeVar("R", bound=Artifact)
 
@@ -38,3 +41,13 @@ class Steps:
     def finished(self) -> list[Done]:
         """Wait for all and return them; raises the first failure."""
         return [Done(label, future.result(), future.state.name == "Cached") for label, future in self._submitted]
+
+
+def in_order(asking: PrefectFuture[R], grace_seconds: float) -> R:
+    """The result of a task that asks servers; if the flow run is cancelled, what is in flight gets its time first."""
+    try:
+        return asking.result()
+    except BaseException:
+        if request_stop():  # its task would ask on, and what is in flight is paid for
+            asking.wait(grace_seconds + _CLOSE_SECONDS)
+        raise

@@ -41,6 +41,10 @@ class BudgetExhausted(EngineError):
     """A cap allows no further request: says what is answered, what is left, and what was spent. Raise it to go on."""
 
 
+class NotApproved(EngineError):
+    """Spending was refused, or nobody could be asked: says what it would cost and how to approve it."""
+
+
 class RunStopped(EngineError):
     """The run was told to stop: says what is answered and what is left. The same command goes on."""
 

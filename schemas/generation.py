@@ -43,6 +43,14 @@ class GenerationSpec(Section):
         """Whether servers answer, over HTTP."""
         return self.engine != "transformers"
 
+    @property
+    def is_metered(self) -> bool:
+        """Whether answers cost money."""
+        price = self.serving.price
+        return self.engine == "openrouter" or (
+            self.is_served and max(price.prompt_usd_per_million, price.completion_usd_per_million) > 0
+        )
+
     @model_validator(mode="after")
     def _no_contradictions(self) -> GenerationSpec:
         serving = self.serving

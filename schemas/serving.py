@@ -94,6 +94,19 @@ class BudgetSpec(Section):
     tokens: int = Field(default=0, ge=0, description="Prompt and completion tokens for the run.")
     dataset_usd: dict[str, float] = Field(default_factory=dict, description="Dollars by dataset name.")
     dataset_tokens: dict[str, int] = Field(default_factory=dict, description="Tokens by dataset name.")
+    pilot_prompts: int = Field(
+        default=32,
+        ge=2,
+        le=10_000,
+        description="Prompts per dataset that are asked first where answers cost money, to forecast what the rest will "
+        "cost; their answers are kept.",
+    )
+    approve_usd: float = Field(
+        default=0,
+        ge=0,
+        description="Dollars, pilot included, that the prompts of one recipe may cost without a person's approval; "
+        "above, and with 0, a person is asked after the pilot.",
+    )
     at_cap: Literal["finish", "cancel"] = Field(
         default="finish", description="What becomes of requests in flight when a cap is reached."
     )

@@ -282,9 +282,10 @@ class Budget:
             sync_folder(self.folder)
 
 
-def caps_of(spec: BudgetSpec, approved_usd: float | None = None) -> Caps:
+def caps_of(spec: BudgetSpec, approved_nanousd: int | None = None) -> Caps:
     """The recipe's caps, in which 0 is none; an approved amount is a cap for the run too."""
-    run = [nanousd(dollars, ROUND_FLOOR) for dollars in (spec.usd or None, approved_usd) if dollars is not None]
+    run = [nanousd(spec.usd, ROUND_FLOOR)] if spec.usd else []
+    run += [] if approved_nanousd is None else [approved_nanousd]
     names = {*spec.dataset_usd, *spec.dataset_tokens}
     return Caps(
         Cap(spec.tokens or None, min(run, default=None)),

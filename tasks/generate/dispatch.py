@@ -87,8 +87,8 @@ def conversations(table: pa.Table) -> list[tuple[int, int]]:
     return list(zip(starts, [*starts[1:], table.num_rows], strict=True))
 
 
-async def dispatch(job: Job, partitions: Sequence[Partition], stores: Stores) -> Outcome:
-    """Have every turn answered, or know why it is not.
+async def dispatch(job: Job, partitions: Sequence[Partition], stores: Stores, phase: str = "generate") -> Outcome:
+    """Have every turn answered, or know why it is not; `phase` is what bars and status call it.
 
     Raises:
         BudgetExhausted: a cap is reached.
@@ -96,7 +96,7 @@ async def dispatch(job: Job, partitions: Sequence[Partition], stores: Stores) ->
         EngineError: the servers refuse, or cannot be reached; what was answered is kept.
         StoreError: an answer could not be kept.
     """
-    run = _Dispatch(job, stores, _prompts_by_dataset(partitions))
+    run = _Dispatch(job, stores, Tally(_prompts_by_dataset(partitions), stores.budget, phase))
     gc.collect()
     gc.freeze()  # prompts and tokenizer: walking them again and again holds up the event loop
     try:
@@ -112,10 +112,10 @@ class _Abandoned(Exception):
 
 
 class _Dispatch:
-    def __init__(self, job: Job, stores: Stores, prompts: dict[str, int]) -> None:
+    def __init__(self, job: Job, stores: Stores, tally: Tally) -> None:
         self.job, self.stores = job, stores
         self.failures: dict[str, Fault] = {}
-        self.tally = Tally(prompts, stores.budget)
+        self.tally = tally
         self._spending = Spending(
             stores.budget, stores.ledger, job.survey.price, self.tally.report, tells_bills=job.engine == "openrouter"
         )
@@ -148,7 +148,21 @@ class _Dispatch:
                 if await read_account(client, self.job.endpoints, ledger.folder, "after"):
                     tell_account(account_of(ledger.folder, self.stores.budget.unreconciled()))
         self.tally.log()
+        if self._background:
+            await asyncio.wait(self._background)
+        self._write_standing(self._how_it_ended())
         self._raise()
+
+    def _write_standing(self, ended: str = "") -> None:
+        try:
+            self.tally.snapshot(ended).write(self.stores.ledger.folder)
+        except OSError as exc:
+            _log.warning("how far the run is cannot be written, so that --status will not tell: %s", exc)
+
+    def _how_it_ended(self) -> str:
+        if isinstance(self._error, RunStopped):
+            return "stopped"
+        return "failed" if self._error else "stopped at a cap" if self._spending.capped else "finished"
 
     def _raise(self) -> None:
         if isinstance(self._error, RunStopped):
@@ -159,8 +173,8 @@ class _Dispatch:
         if capped := self._spending.capped:
             whose = "; ".join(str(refusal) for refusal in capped.values())
             raise BudgetExhausted(
-                f"the budget is reached: {whose}. {self.tally.standing()}. Raise the cap and start again: "
-                "answers are kept, nothing is paid for twice"
+                f"the budget is reached: {whose}. {self.tally.standing()}. Raise the cap, or start again "
+                "and approve more: answers are kept, nothing is paid for twice"
             )
 
     async def _partition(self, partition: Partition) -> None:
@@ -327,6 +341,7 @@ class _Dispatch:
 
     async def _tell(self) -> None:
         while True:
+            self._in_background(asyncio.to_thread(self._write_standing))
             await asyncio.sleep(_LOG_SECONDS)
             self.tally.log()
 

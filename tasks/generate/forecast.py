@@ -1,9 +1,10 @@
 """What the rest of a run will take, from a pilot: tokens, dollars, hours and disk, with 95 % intervals.
 
 Assumes that the pilot's prompts are a random sample of their dataset's, that answers do not depend on each other, and
-that the rate of the pilot holds. Prompt tokens are known for every prompt, so only answers are uncertain: the mean of
-an answer's tokens and bytes is drawn again and again from the pilot's (bootstrap over prompts). Among few prompts rare
-long answers are easily missed; then the interval is too narrow, and `at_limit` says how many answers the limit cut.
+that the rate lies between those that the pilot shows. Prompt tokens are known for every prompt, so only answers are
+uncertain: the mean of an answer's tokens and bytes is drawn again and again from the pilot's (bootstrap over prompts).
+Among few prompts rare long answers are easily missed; then the interval is too narrow, and `at_limit` says how many
+answers the limit cut.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Pilot:
     body_bytes: Sequence[int]  # of each pilot answer, in the same order
     max_tokens: int
     price: Price
+    billed_share: float = 1.0  # of what the price says, as far as the pilot was billed
 
 
 @dataclass(frozen=True)
@@ -52,34 +54,37 @@ class Forecast:
     completion_tokens: Range
     usd: Range
     usd_worst: float
-    hours: Range
+    hours: Range | None  # None where no rate is known
     bytes_on_disk: Range
     at_limit: int  # pilot answers that ended at the limit of tokens
 
 
 def forecast(
-    pilots: Mapping[str, Pilot], tokens_per_second: float, bytes_per_stored_byte: float = 1.0, seed: int = 0
+    pilots: Mapping[str, Pilot],
+    tokens_per_second: float | None,
+    bytes_per_stored_byte: float = 1.0,
+    seed: int = 0,
+    slowest: float | None = None,
 ) -> tuple[dict[str, Forecast], Forecast]:
     """The forecast of each dataset, and of the run.
 
     Args:
         pilots: by dataset.
-        tokens_per_second: completion tokens at the pilot's full concurrency.
+        tokens_per_second: completion tokens at full concurrency; None if nothing was timed.
         bytes_per_stored_byte: size on disk of a byte of response; 1 as long as answers are in the log.
         seed: of the draws.
+        slowest: the least rate that is likely, for the upper end of hours; as the rate if None.
 
     Raises:
         ValueError: a pilot has fewer than two answers although prompts remain, or no rate is given.
     """
-    if tokens_per_second <= 0:
+    rates = None if tokens_per_second is None else (tokens_per_second, slowest or tokens_per_second)
+    if rates and min(rates) <= 0:
         raise ValueError("a forecast of hours needs a rate of tokens above zero")
     chance = np.random.default_rng(seed)
     drawn = {name: _draw(name, pilot, chance) for name, pilot in pilots.items()}
-    named = {
-        name: _summed([pilot], [drawn[name]], tokens_per_second, bytes_per_stored_byte)
-        for name, pilot in pilots.items()
-    }
-    return named, _summed(list(pilots.values()), list(drawn.values()), tokens_per_second, bytes_per_stored_byte)
+    named = {name: _summed([pilot], [drawn[name]], rates, bytes_per_stored_byte) for name, pilot in pilots.items()}
+    return named, _summed(list(pilots.values()), list(drawn.values()), rates, bytes_per_stored_byte)
 
 
 @dataclass(frozen=True)
@@ -108,7 +113,7 @@ def _draw(name: str, pilot: Pilot, chance: np.random.Generator) -> _Drawn:
     return _Drawn(np.append(tokens.mean() * remaining, answers), np.append(sizes.mean() * remaining, stored))
 
 
-def _summed(pilots: list[Pilot], drawn: list[_Drawn], rate: float, stored: float) -> Forecast:
+def _summed(pilots: list[Pilot], drawn: list[_Drawn], rates: tuple[float, float] | None, stored: float) -> Forecast:
     tokens = sum((one.tokens for one in drawn), np.zeros(_DRAWS + 1))
     dollars = sum((_dollars(pilot, one.tokens) for pilot, one in zip(pilots, drawn, strict=True)), np.zeros(_DRAWS + 1))
     return Forecast(
@@ -118,15 +123,22 @@ def _summed(pilots: list[Pilot], drawn: list[_Drawn], rate: float, stored: float
         completion_tokens=_range(tokens),
         usd=_range(dollars),
         usd_worst=sum(_worst(pilot) for pilot in pilots) / NANO,
-        hours=_range(tokens / rate / 3600),
+        hours=_hours(tokens, rates),
         bytes_on_disk=_range(stored * sum((one.sizes for one in drawn), np.zeros(_DRAWS + 1))),
         at_limit=sum(count >= pilot.max_tokens for pilot in pilots for count in pilot.completion_tokens),
     )
 
 
+def _hours(tokens: NDArray[np.float64], rates: tuple[float, float] | None) -> Range | None:
+    if rates is None:
+        return None
+    found = _range(tokens / rates[0] / 3600)
+    return Range(found.expected, found.low, found.high * max(1.0, rates[0] / rates[1]))
+
+
 def _dollars(pilot: Pilot, tokens: NDArray[np.float64]) -> NDArray[np.float64]:
     prompts = pilot.price.prompt * sum(pilot.prompt_tokens) + pilot.price.request * len(pilot.prompt_tokens)
-    return float(prompts) + float(pilot.price.completion) * tokens
+    return (float(prompts) + float(pilot.price.completion) * tokens) * pilot.billed_share
 
 
 def _worst(pilot: Pilot) -> int:

@@ -12,7 +12,7 @@ import logging
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from tasks.artifacts.store import store_root
 from tasks.artifacts.task import Workspace, artifact_task, workspace
 from tasks.formats.format import Fault
 from tasks.formats.registry import bind
-from tasks.generate.budget import Budget, caps_of
+from tasks.generate.budget import Budget, Caps, caps_of
 from tasks.generate.dispatch import Outcome, Partition, Stores, conversations, dispatch
 from tasks.generate.ledger import Ledger, read_ledger, total, totals
 from tasks.generate.paid import PaidAnswers, open_paid
@@ -41,12 +41,12 @@ from tasks.generate.serve.reconcile import book_known
 from tasks.generate.turns import STEP, Turns
 from tasks.target.rendering import MarkerFinder, Renderer, quarantined
 
-_WAIT_SECONDS = 5.0  # for the files of a run that is just ending
+WAIT_SECONDS = 5.0  # for the files of a run that is just ending
 
 _log = logging.getLogger(f"eyas.{STEP}")
 
 
-@artifact_task(version="2", exclude=("target_spec", "run"))
+@artifact_task(version="2", exclude=("target_spec", "run", "approved_nanousd"))
 def generate_served(
     target: Shards,
     prompts: Shards,
@@ -56,6 +56,7 @@ def generate_served(
     seed: int,
     target_spec: TargetSpec,
     run: str,
+    approved_nanousd: int | None = None,
 ) -> Shards:
     """Answer all prompts; parts "answers", "quarantine", "ledger", "datasets" and, where there is one, "account".
 
@@ -70,17 +71,44 @@ def generate_served(
         seed: of sampling, where servers take one.
         target_spec: where the target's files are.
         run: whose budget and ledger these are: what all runs of that name spent counts together.
+        approved_nanousd: a cap for that, beside the recipe's; None is none.
 
     Raises:
         BudgetExhausted: a cap is reached; answers are kept.
         RunStopped: it was told to stop; answers are kept.
         EngineError: the servers refuse, or answer something that cannot be used; answers are kept.
     """
+    job, parts = prepared(target, prompts, spec, partitions, markers_in_prompt, seed, target_spec)
+    return answer_all(job, parts, store_root(), run, workspace(), spec, approved_nanousd)
+
+
+def prepared(
+    target: Shards,
+    prompts: Shards,
+    spec: GenerationSpec,
+    partitions: Mapping[str, str],
+    markers_in_prompt: str,
+    seed: int,
+    target_spec: TargetSpec,
+) -> tuple[Job, list[Partition]]:
+    """All that is asked, and how; the servers are asked who they are."""
     endpoints = endpoints_of(spec.engine, spec.serving)
     survey = asyncio.run(look_around(spec.engine, endpoints, spec.serving))
     job = job_of(spec, endpoints, survey, means_of(target, target_spec, markers_in_prompt), seed)
     table = pa.concat_tables(prompts.tables("train"))
-    return answer_all(job, partitioned(table, partitions, spec.serving), store_root(), run, workspace(), spec)
+    return job, partitioned(table, partitions, spec.serving)
+
+
+@contextmanager
+def stores_of(store: Path, job: Job, run: str, caps: Caps) -> Iterator[Stores]:
+    """The stores of a run, open for writing."""
+    with (
+        open_paid(store, job.scope, wait_seconds=WAIT_SECONDS) as paid,
+        Budget(store / "budget" / run, caps, wait_seconds=WAIT_SECONDS) as budget,
+        Ledger(store / "ledger" / run, wait_seconds=WAIT_SECONDS) as ledger,
+    ):
+        book_known(ledger, budget)
+        yield Stores(paid, budget, ledger)
 
 
 def means_of(target: Shards, target_spec: TargetSpec, markers_in_prompt: str) -> Means:
@@ -110,22 +138,24 @@ def partitioned(table: pa.Table, partitions: Mapping[str, str], serving: Serving
 
 
 def answer_all(
-    job: Job, partitions: Sequence[Partition], store: Path, run: str, space: Workspace, spec: GenerationSpec
+    job: Job,
+    partitions: Sequence[Partition],
+    store: Path,
+    run: str,
+    space: Workspace,
+    spec: GenerationSpec,
+    approved_nanousd: int | None = None,
 ) -> Shards:
     """Ask what is not paid for, then write all answers."""
     started = time.perf_counter()
-    with ExitStack() as stack:
-        paid = stack.enter_context(open_paid(store, job.scope, wait_seconds=_WAIT_SECONDS))
-        caps = caps_of(spec.serving.budget)
-        budget = stack.enter_context(Budget(store / "budget" / run, caps, wait_seconds=_WAIT_SECONDS))
-        ledger = stack.enter_context(Ledger(store / "ledger" / run, wait_seconds=_WAIT_SECONDS))
-        book_known(ledger, budget)
-        outcome = asyncio.run(dispatch(job, partitions, Stores(paid, budget, ledger)))
-        ledger.compact()
+    with stores_of(store, job, run, caps_of(spec.serving.budget, approved_nanousd)) as stores:
+        budget = stores.budget
+        outcome = asyncio.run(dispatch(job, partitions, stores))
+        stores.ledger.compact()
         written = _Written()
         for number, (shard, limit) in enumerate(_shards(partitions, spec.shard_prompts)):
-            _write(job, paid, outcome, job.means.turns(shard, limit), limit, number, written, space)
-        paid.compact()
+            _write(job, stores.paid, outcome, job.means.turns(shard, limit), limit, number, written, space)
+        stores.paid.compact()
         if budget.overruns:
             _log.warning("%d bills were above their worst case, the first %s", len(budget.overruns), budget.overruns[0])
     entries = read_ledger(store / "ledger" / run)

@@ -18,11 +18,7 @@ from tasks.report.summary import ACCEPTANCE_HEADINGS, STEP_HEADINGS, acceptance_
 def publish(name: str, markdown: str, rows: Sequence[StepRow], measured: Measured, plots: dict[str, Path]) -> None:
     """Create one artifact each for report, steps, acceptance and every plot; keys begin with the recipe's name."""
     create_markdown_artifact(markdown, key=artifact_key(name, "report"), description="What was run, and what came out")
-    create_table_artifact(
-        [dict(zip(STEP_HEADINGS, step_cells(total), strict=True)) for total in totals(rows)],
-        key=artifact_key(name, "steps"),
-        description="Rows, tokens, seconds and bytes per step",
-    )
+    publish_steps(name, rows)
     create_table_artifact(
         [dict(zip(ACCEPTANCE_HEADINGS, acceptance_cells(a, measured), strict=True)) for a in measured.overall],
         key=artifact_key(name, "acceptance"),
@@ -30,6 +26,15 @@ def publish(name: str, markdown: str, rows: Sequence[StepRow], measured: Measure
     )
     for plot, path in plots.items():
         publish_image(path, artifact_key(name, plot), PLOTS.get(plot, plot))
+
+
+def publish_steps(name: str, rows: Sequence[StepRow]) -> None:
+    """Create the artifact of the steps."""
+    create_table_artifact(
+        [dict(zip(STEP_HEADINGS, step_cells(total), strict=True)) for total in totals(rows)],
+        key=artifact_key(name, "steps"),
+        description="Rows, tokens, seconds and bytes per step",
+    )
 
 
 def publish_image(path: Path, key: str, description: str) -> None:

@@ -20,9 +20,9 @@ from tasks.artifacts.files import write_bytes
 from tasks.benchmark.statistics import Measured, measure
 from tasks.report.markdown import render_report
 from tasks.report.plots import write_plots
-from tasks.report.publish import publish
+from tasks.report.publish import publish, publish_steps
 from tasks.report.steps import Finished, StepRow
-from tasks.report.summary import print_summary, summary_console
+from tasks.report.summary import closing_line, print_summary, steps_table, summary_console
 
 CURVE, ACCEPTANCES = "curve", "acceptance"  # parts of the training's and the benchmark's artifacts
 
@@ -72,6 +72,22 @@ def report_run(
         text = render_report(recipe.name, introduction(recipe), rows, report.measured, plots=False)
         publish(recipe.name, text, rows, report.measured, report.plots)
     return report
+
+
+def report_steps(name: str, finished: Sequence[Finished], console: Console | None = None) -> None:
+    """Print what each step did, and publish it to Prefect when called in a flow run.
+
+    Args:
+        name: the recipe's.
+        finished: every task run, in order.
+        console: where the table goes; the terminal by default.
+    """
+    rows = [StepRow.of(one) for one in finished]
+    console = console or summary_console()
+    console.print(steps_table(rows))
+    console.print(closing_line(rows))
+    if FlowRunContext.get() is not None:
+        publish_steps(name, rows)
 
 
 def make_report(store: Path, recipe: Recipe, rows: Sequence[StepRow], acceptance: pa.Table, curve: pa.Table) -> Report:

@@ -12,22 +12,6 @@ from prefect.serializers import PickleSerializer
 from flows.session import begin
 from tasks.artifacts.redaction import RedactFilter
 
-LOGGERS = ("", "prefect", "prefect.flow_runs", "prefect.task_runs", "prefect.extra", "eyas")
-
-
-@pytest.fixture(autouse=True)
-def _restored_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Puts the serializer and the filters of all handlers back: `begin` changes them for the rest of a process."""
-    for method in ("dumps", "loads"):
-        monkeypatch.setattr(PickleSerializer, method, getattr(PickleSerializer, method))
-    handlers = [handler for name in LOGGERS for handler in logging.getLogger(name).handlers]
-    filters = [(handler, list(handler.filters)) for handler in handlers]
-    level = logging.getLogger("eyas").level
-    yield
-    for handler, before in filters:
-        handler.filters[:] = before
-    logging.getLogger("eyas").setLevel(level)
-
 
 @pytest.fixture
 def handler() -> Iterator[logging.Handler]:

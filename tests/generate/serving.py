@@ -11,6 +11,7 @@ import asyncio
 import json
 import logging
 import sys
+import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -21,11 +22,12 @@ import pyarrow as pa
 from prefect.settings import PREFECT_RESULTS_LOCAL_STORAGE_PATH, temporary_settings
 
 from schemas.generation import GenerationSpec
-from tasks.artifacts.artifact import Shards
+from tasks.artifacts.artifact import Rows, Shards
 from tasks.artifacts.store import open_store
 from tasks.artifacts.workspace import Workspace
 from tasks.formats.codec import load_codec
 from tasks.formats.registry import bind
+from tasks.generate.piloted import make_forecast
 from tasks.generate.serve.job import Job, Means, endpoints_of, job_of, look_around
 from tasks.generate.served import answer_all, partitioned
 from tasks.target.rendering import MarkerFinder, Renderer
@@ -146,6 +148,15 @@ class Run:
             parts = partitioned(self.table(), partitions, self.spec.serving)
             space = Workspace("generate_served/one.parquet")
             return answer_all(self.job(), parts, Path(self.store), "test", space, self.spec)
+
+    def forecast(self, pilot_prompts: int) -> Rows:
+        """Ask a pilot and foretell the rest."""
+        partitions = {"chat": "short", "code": "short", "talks": "long"}
+        with temporary_settings({PREFECT_RESULTS_LOCAL_STORAGE_PATH: Path(self.store) / "results"}):
+            open_store()
+            parts = partitioned(self.table(), partitions, self.spec.serving)
+            space = Workspace(f"forecast_served/{uuid.uuid4().hex}.parquet")
+            return make_forecast(self.job(), parts, Path(self.store), "test", space, self.spec, pilot_prompts)
 
     def read(self, result: Shards, part: str) -> list[dict[str, Any]]:
         """The rows of a part."""

@@ -385,5 +385,5 @@ class TestPrices:
         caps = caps_of(spec)
         assert caps.run == Cap(None, 123_456_789)
         assert caps.datasets == {"B3": Cap(9, 2 * 10**9), "B4": Cap()}
-        assert caps_of(spec, approved_usd=0.05).run.nanousd == 50_000_000
-        assert caps_of(BudgetSpec(), approved_usd=0).run.nanousd == 0
+        assert caps_of(spec, approved_nanousd=50_000_000).run.nanousd == 50_000_000
+        assert caps_of(BudgetSpec(), approved_nanousd=0).run.nanousd == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal
 
 import numpy as np
@@ -24,6 +25,7 @@ def test_equal_answers_leave_no_doubt() -> None:
     assert (one.completion_tokens.low, one.completion_tokens.expected, one.completion_tokens.high) == (5000,) * 3
     assert one.usd.expected == pytest.approx(0.001 + 0.01)
     assert one.usd_worst == pytest.approx(0.001 + 2.0)
+    assert one.hours
     assert one.hours.expected == pytest.approx(5000 / 10 / 3600)
     assert one.bytes_on_disk.expected == 20_000
     assert run == one
@@ -70,6 +72,29 @@ def test_a_dataset_that_is_done_costs_nothing_more() -> None:
 def test_too_small_a_pilot_is_refused() -> None:
     with pytest.raises(ValueError, match="needs at least"):
         forecast({"B3": pilot([9])}, 10)
+
+
+def test_a_slower_rate_that_is_likely_widens_the_hours_alone() -> None:
+    _, one = forecast({"B3": pilot([50] * 32)}, 10)
+    _, wide = forecast({"B3": pilot([50] * 32)}, 10, slowest=4)
+    assert one.hours
+    assert wide.hours
+    assert (wide.hours.low, wide.hours.expected) == (one.hours.low, one.hours.expected)
+    assert wide.hours.high == pytest.approx(2.5 * one.hours.high)
+    assert wide.usd == one.usd
+
+
+def test_dollars_are_those_that_are_billed_and_the_worst_those_that_are_listed() -> None:
+    _, listed = forecast({"B3": pilot([50] * 32)}, 10)
+    _, billed = forecast({"B3": replace(pilot([50] * 32), billed_share=0.5)}, 10)
+    assert billed.usd.expected == pytest.approx(listed.usd.expected / 2)
+    assert billed.usd_worst == listed.usd_worst
+
+
+def test_without_a_rate_hours_are_not_known() -> None:
+    _, one = forecast({"B3": pilot([50] * 32)}, None)
+    assert one.hours is None
+    assert one.completion_tokens.expected == 5000
 
 
 def test_no_rate_is_refused() -> None:

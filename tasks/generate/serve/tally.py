@@ -11,7 +11,9 @@ from typing import Any
 
 from tasks.generate.budget import RUN, Budget
 from tasks.generate.http.client import Attempt
+from tasks.generate.paid import now_ms
 from tasks.generate.prices import usd
+from tasks.generate.status import Standing
 from tasks.progress import Meter, progress
 
 _log = logging.getLogger("eyas.generate")
@@ -20,8 +22,8 @@ _log = logging.getLogger("eyas.generate")
 class Tally:
     """Counts of one dispatch; `prompts` is how many each dataset has."""
 
-    def __init__(self, prompts: Mapping[str, int], budget: Budget) -> None:
-        self.prompts = dict(prompts)
+    def __init__(self, prompts: Mapping[str, int], budget: Budget, phase: str = "generate") -> None:
+        self.prompts, self.phase = dict(prompts), phase
         self.done: Counter[str] = Counter()  # answered or quarantined
         self.asked = 0  # answered in this run
         self.attempts = self.tokens = 0
@@ -40,7 +42,7 @@ class Tally:
         """Show a bar for each dataset while the block runs."""
         with ExitStack() as stack:
             for dataset, count in sorted(self.prompts.items()):
-                self._meters[dataset] = stack.enter_context(progress(f"generate {dataset}", count, "answers"))
+                self._meters[dataset] = stack.enter_context(progress(f"{self.phase} {dataset}", count, "answers"))
             yield
 
     def finish(self, dataset: str) -> None:
@@ -55,6 +57,22 @@ class Tally:
         self.tokens += attempt.facts.completion_tokens or 0
         if attempt.outcome != "answered":
             self.errors[dataset][attempt.outcome] += 1
+
+    def snapshot(self, ended: str = "") -> Standing:
+        """What another process may read of it."""
+        totals, cap = self._budget.totals(RUN), self._budget.caps.run
+        return Standing(
+            self.phase,
+            now_ms(),
+            ended,
+            self.prompts,
+            dict(self.done),
+            totals.settled_nanousd,
+            totals.reserved_nanousd,
+            totals.settled_tokens,
+            cap.nanousd,
+            cap.tokens,
+        )
 
     def standing(self) -> str:
         """What is answered, left and spent, in words."""

@@ -241,12 +241,61 @@ class TrainingSpec(Section):
     batch_sequences: int = Field(default=2, ge=1, description="Sequences per optimiser step.")
     learning_rate: float = Field(default=1e-4, gt=0, lt=1, description="Peak learning rate of AdamW.")
     warmup_steps: int = Field(default=20, ge=0, description="Steps of linear warm-up.")
+    schedule: Literal["linear", "cosine", "wsd"] = Field(
+        default="linear",
+        description="How the rate falls: linearly over the last decay_share, as 1 - sqrt over it (wsd), or as a half "
+        "cosine over the whole run.",
+        json_schema_extra=ADDED,
+    )
     decay_share: float = Field(
-        default=0.6, ge=0, le=1, description="Share of the run, at its end, over which the rate falls to zero."
+        default=0.6, ge=0, le=1, description="Share of the run, at its end, over which the rate falls; not for cosine."
+    )
+    floor: float = Field(
+        default=0.0, ge=0, lt=1, description="Share of the rate that is left at the end.", json_schema_extra=ADDED
     )
     weight_decay: float = Field(default=0.0, ge=0, description="AdamW weight decay.")
     clip: float = Field(default=0.5, gt=0, description="Largest gradient norm.")
     train_head: bool = Field(default=True, description="Train the draft's lm_head; off keeps the target's rows.")
+    loss: Literal["cross_entropy", "kl", "lk_alpha", "lk_lambda"] = Field(
+        default="cross_entropy",
+        description="What a guess costs: cross-entropy or KL against the target, or the acceptance-aware LK losses "
+        "(arXiv 2602.23881), which read the target's whole head once per token.",
+        json_schema_extra=ADDED,
+    )
+    lk_decay: float = Field(
+        default=3.0,
+        ge=0,
+        description="lk_lambda weighs KL by exp(-this · acceptance): the larger, the earlier acceptance takes over.",
+        json_schema_extra=ADDED,
+    )
+    precision: Literal["auto", "float32", "bfloat16"] = Field(
+        default="auto",
+        description="What the draft computes in, from float32 weights: auto takes bfloat16 on a GPU, else float32.",
+        json_schema_extra=ADDED,
+    )
+    micro_sequences: int = Field(
+        default=0,
+        ge=0,
+        description="Sequences whose gradients are held at once; those of a batch's parts are added up before the "
+        "update. 0 takes the whole batch.",
+        json_schema_extra=BESIDE,
+    )
+    keep: Literal["last", "best"] = Field(
+        default="last",
+        description="Which weights come out: the last, or those of the best simulated acceptance length.",
+        json_schema_extra=ADDED,
+    )
+    patience: int = Field(
+        default=0,
+        ge=0,
+        description="Stop after so many evaluations in a row without a better simulated length; 0 goes to the end.",
+        json_schema_extra=ADDED,
+    )
+    tensorboard: str = Field(
+        default="",
+        description="Folder for TensorBoard's files; empty writes none. Needs the package tensorboard.",
+        json_schema_extra=BESIDE,
+    )
     checkpoint_every: int = Field(
         default=100, ge=1, description="Optimiser steps between checkpoints.", json_schema_extra=BESIDE
     )

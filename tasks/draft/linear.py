@@ -31,6 +31,8 @@ class Linear(nn.Linear):
     def forward(self, input: Tensor) -> Tensor:  # (..., in) -> (..., out)
         if not torch.is_grad_enabled():
             return product(input, self.weight)
+        if not _suits_onednn(input) and (input.device.type != "cpu" or _autocasts(input)):
+            return functional.linear(input, self.weight)  # torch's own gradient knows of autocast
         return _Linear.apply(input, self.weight)
 
 
@@ -63,7 +65,11 @@ def stack_rows(parts: Iterable[Tensor], rows: int = 0) -> Tensor:
 
 def _suits_onednn(x: Tensor) -> bool:
     many = x.numel() > _FEW_ROWS * x.shape[-1]
-    return many and HAS_ONEDNN and x.dtype == torch.float32 and x.device.type == "cpu"
+    return many and HAS_ONEDNN and x.dtype == torch.float32 and x.device.type == "cpu" and not _autocasts(x)
+
+
+def _autocasts(x: Tensor) -> bool:
+    return torch.is_autocast_enabled(x.device.type)
 
 
 def _weight_gradient(inputs: Tensor, gradients: Tensor) -> Tensor:  # (rows, in), (rows, out) -> (out, in)

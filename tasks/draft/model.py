@@ -25,6 +25,13 @@ from tasks.draft.config import DraftConfig
 from tasks.draft.linear import Linear
 
 
+class RmsNorm(nn.RMSNorm):
+    """A norm whose weight follows its input's type, as autocast makes it, so that one kernel does it."""
+
+    def forward(self, x: Tensor) -> Tensor:  # (..., n) -> (..., n)
+        return functional.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
+
+
 class Attention(nn.Module):
     """Projections of the draft's attention; its input is 2·hidden wide."""
 
@@ -60,10 +67,10 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, config: DraftConfig) -> None:
         super().__init__()
-        self.input_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.hidden_norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.input_layernorm = RmsNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.hidden_norm = RmsNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.self_attn = Attention(config)
-        self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.post_attention_layernorm = RmsNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.mlp = Mlp(config)
 
 
@@ -82,13 +89,13 @@ class Eagle3Draft(nn.Module):
         self.config = config
         self.fc = Linear(3 * config.target_hidden_size, config.hidden_size)
         self.fc_norm = (
-            nn.ModuleList(nn.RMSNorm(config.target_hidden_size, eps=config.rms_norm_eps) for _ in config.aux_layers)
+            nn.ModuleList(RmsNorm(config.target_hidden_size, eps=config.rms_norm_eps) for _ in config.aux_layers)
             if config.fc_norm
             else None
         )
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size) if config.owns_embedding else None
         self.midlayer = DecoderLayer(config)
-        self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.norm = RmsNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.lm_head = Linear(config.hidden_size, config.draft_vocab_size)
         self.register_buffer("d2t", torch.zeros(config.draft_vocab_size, dtype=torch.int64))
         self.register_buffer("t2d", torch.zeros(config.vocab_size, dtype=torch.bool))

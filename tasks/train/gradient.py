@@ -29,8 +29,7 @@ class PartGradient:
     """What one part of a batch adds to it."""
 
     gradients: list[Tensor]  # one per trained parameter
-    cross_entropy: Tensor  # (steps,), sums over rows
-    hits: Tensor  # int64 (steps,)
+    sums: list[list[float]]  # of the rows' losses per step, once for each piece that was added up
 
 
 class Crew:
@@ -65,13 +64,52 @@ def crew_of(threads: int) -> Iterator[Crew]:
 
 
 def batch_gradient(
-    draft: Eagle3Draft, test: TrainingTimeTest, batch: Many[Sequence], parameters: list[nn.Parameter], crew: Crew
+    draft: Eagle3Draft,
+    test: TrainingTimeTest,
+    batch: Many[Sequence],
+    parameters: list[nn.Parameter],
+    crew: Crew,
+    at_once: int = 0,
 ) -> list[PartGradient]:
-    """The gradients of a batch's parts, one part per sequence in the batch's order; their sum is the batch's."""
+    """The gradients of a batch's parts, which add up to the batch's, in the batch's order.
+
+    On a CPU a part is a sequence, elsewhere it is as many as are computed at once.
+
+    Args:
+        draft: the draft.
+        test: the training-time test.
+        batch: sequences.
+        parameters: what the gradient is taken by.
+        crew: computes parts at the same time.
+        at_once: sequences whose gradients are held at the same time; earlier ones are added up. 0 takes all.
+    """
     counts = test.counts(batch)
-    order = sorted(range(len(batch)), key=lambda index: -batch[index].served)
-    parts = crew.map(lambda index: part_gradient(draft, test, [batch[index]], parameters, counts), order)
-    return [part for _, part in sorted(zip(order, parts, strict=True), key=lambda pair: pair[0])]
+    parts: list[PartGradient] = []
+    for start in range(0, len(batch), at_once or len(batch)):
+        some = batch[start : start + (at_once or len(batch))]
+        pieces = [[sequence] for sequence in some] if test.embedding.device.type == "cpu" else [some]
+        found = _in_order(pieces, lambda piece: part_gradient(draft, test, piece, parameters, counts), crew)
+        parts = [added_up([*parts, *found])] if at_once else found
+    return parts
+
+
+def _in_order(
+    pieces: Many[Many[Sequence]], function: Callable[[Many[Sequence]], PartGradient], crew: Crew
+) -> list[PartGradient]:
+    """The pieces' gradients in their order, though the longest piece is begun with."""
+    longest_first = sorted(range(len(pieces)), key=lambda index: -sum(one.served for one in pieces[index]))
+    found = crew.map(lambda index: function(pieces[index]), longest_first)
+    by_index = dict(zip(longest_first, found, strict=True))
+    return [by_index[index] for index in range(len(pieces))]
+
+
+def added_up(parts: list[PartGradient]) -> PartGradient:
+    """The sum of parts, in their order; takes over the first one's memory."""
+    first, *rest = parts
+    for part in rest:
+        for total, gradient in zip(first.gradients, part.gradients, strict=True):
+            total.add_(gradient)
+    return PartGradient(first.gradients, [sums for part in parts for sums in part.sums])
 
 
 def part_gradient(
@@ -85,4 +123,4 @@ def part_gradient(
     with torch.enable_grad():
         totals = test.losses(draft, part, counts)
         gradients = torch.autograd.grad(totals.loss, parameters, allow_unused=True, materialize_grads=True)
-    return PartGradient(list(gradients), totals.cross_entropy, totals.hits)
+    return PartGradient(list(gradients), [totals.sums.tolist()])

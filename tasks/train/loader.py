@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +31,16 @@ _EPOCHS_PER_BATCH = 2  # permutations at hand: a batch may take the end of one e
 _AHEAD = 2  # batches that wait for the training step
 
 PART = "hidden_states"
+
+
+class SequenceSource(Protocol):
+    """Where training gets its sequences: by number, from any thread, the same ones whenever it asks."""
+
+    def __len__(self) -> int: ...
+
+    def read(self, index: int) -> Sequence:
+        """One sequence, in memory of its own."""
+        ...
 
 
 class SequenceStore:
@@ -113,7 +123,7 @@ class BatchPlan:
 
 
 @contextmanager
-def prefetched(store: SequenceStore, plan: BatchPlan, start: int) -> Iterator[Iterator[list[Sequence]]]:
+def prefetched(store: SequenceSource, plan: BatchPlan, start: int) -> Iterator[Iterator[list[Sequence]]]:
     """The batches of steps `start` and after, read ahead by one background thread that ends with the block."""
     reader = ThreadPoolExecutor(1, "load")
 
@@ -146,7 +156,10 @@ def _sequence(table: pa.Table, row: int, path: Path) -> Sequence:
         raise ArtifactInvalid(f"{path}: states of sequence {cells['sequence_id']} have another length: {exc}") from exc
     if not last_from <= prompt_length < len(token_ids):
         raise ArtifactInvalid(f"{path}: sequence {cells['sequence_id']} lacks the states after its prompt")
-    return Sequence(token_ids, aux, last, last_from, prompt_length)
+    sequence = Sequence(token_ids, aux, last, last_from, prompt_length, cells["sequence_id"].as_py())
+    if bad := sequence.not_finite():
+        raise ArtifactInvalid(f"{path}: {bad} of sequence {sequence.name} are not finite: extract them again")
+    return sequence
 
 
 def _states(cell: Any, shape: tuple[int, int]) -> Tensor:

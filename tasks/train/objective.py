@@ -17,7 +17,7 @@ from torch.nn import functional
 from tasks.draft.linear import stack_rows
 from tasks.draft.model import Eagle3Draft
 from tasks.train.attention import attend
-from tasks.train.cross_entropy import StepTotals, soft_cross_entropy
+from tasks.train.fused_loss import Objective, StepTotals, fused_loss
 from tasks.train.sequence import Sequence
 
 
@@ -26,10 +26,15 @@ class TrainingTimeTest:
     """Unrolls a draft over sequences and compares it with the target."""
 
     embedding: Tensor  # (vocab, hidden), frozen
-    teacher_head: Tensor  # (draft_vocab, target_hidden), the target's rows of the draft vocabulary
+    objective: Objective
     aux_scale: Tensor  # (3·target_hidden,), factor of the auxiliary states
     steps: int
     decay: float
+    bfloat16: bool = False  # autocast; the weights stay as they are
+
+    def autocast(self) -> torch.autocast:
+        """The context in which the draft computes."""
+        return torch.autocast(self.embedding.device.type, torch.bfloat16, enabled=self.bfloat16)
 
     def counts(self, sequences: Many[Sequence]) -> list[int]:
         """Trained rows of each step."""
@@ -38,7 +43,7 @@ class TrainingTimeTest:
     def losses(self, draft: Eagle3Draft, sequences: Many[Sequence], counts: list[int] | None = None) -> StepTotals:
         """Unroll and compare.
 
-        The loss is Σ decay^i · (mean cross-entropy of step i) / Σ decay^i; a step without rows adds nothing.
+        The loss is Σ decay^i · (mean loss of step i) / Σ decay^i; a step without rows adds nothing.
 
         Args:
             draft: the draft.
@@ -48,10 +53,11 @@ class TrainingTimeTest:
         factors = [self.decay**step for step in range(self.steps)]
         counts = counts or self.counts(sequences)
         weights = [f / sum(factors) / max(count, 1) for f, count in zip(factors, counts, strict=True)]
-        outputs = [draft.head_input(output) for output in self.unroll(draft, sequences)]
-        dtype = self.teacher_head.dtype
+        dtype = self.objective.teacher_head.dtype
         teacher = [sequence.teacher_states().to(dtype) for sequence in sequences if sequence.served]
-        return soft_cross_entropy(draft.lm_head.weight, outputs, self.teacher_head, teacher, weights)
+        with self.autocast():
+            outputs = [draft.head_input(output) for output in self.unroll(draft, sequences)]
+            return fused_loss(draft.lm_head.weight, outputs, self.objective, teacher, weights)
 
     def unroll(self, draft: Eagle3Draft, sequences: Many[Sequence]) -> list[Tensor]:
         """The layer's output of each step, with gradients through all earlier steps.

@@ -17,10 +17,20 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def learning_rate(step: int, steps: int, spec: TrainingSpec) -> float:
-    """The rate of the update that follows `step` of `steps` finished ones: linear rise, constant, linear fall."""
+    """The rate of the update that follows `step` of `steps` finished ones: linear rise, then what the schedule says.
+
+    linear and wsd (warm-up, stable, decay) stay at the peak until the last decay_share of the run; wsd falls as
+    1 - sqrt, arXiv 2405.18392. cosine falls from the end of the warm-up on.
+    """
     rise = (step + 1) / spec.warmup_steps if spec.warmup_steps else 1.0
-    fall = (steps - step) / (spec.decay_share * steps) if spec.decay_share else 1.0
-    return spec.learning_rate * min(rise, fall, 1.0)
+    if spec.schedule == "cosine":
+        progress = (step - spec.warmup_steps) / max(steps - spec.warmup_steps, 1)
+        fall = (1 + math.cos(math.pi * min(max(progress, 0.0), 1.0))) / 2
+    else:
+        fall = min((steps - step) / (spec.decay_share * steps), 1.0) if spec.decay_share else 1.0
+        if spec.schedule == "wsd":
+            fall = 1 - math.sqrt(1 - fall)
+    return spec.learning_rate * min(rise, spec.floor + (1 - spec.floor) * fall)
 
 
 class Optimiser:
@@ -35,9 +45,14 @@ class Optimiser:
         self._largest_first = sorted(range(len(parameters)), key=lambda index: -parameters[index].numel())
 
     def step(self, parts: list[PartGradient], rate: float) -> float:
-        """Update the parameters by the sum of the parts' gradients, whose memory it takes over; returns its norm."""
+        """Update the parameters by the sum of the parts' gradients, whose memory it takes over; returns its norm.
+
+        Nothing is updated if the norm is not finite.
+        """
         norms = self._crew.map(lambda index: self._add_up(parts, index), self._largest_first)
         norm = math.sqrt(math.fsum(value * value for value in norms))
+        if not math.isfinite(norm):
+            return norm
         factor = min(self._clip / (norm + 1e-6), 1.0)
         self._crew.map(lambda index: self._update(parts[0].gradients[index], index, factor, rate), self._largest_first)
         return norm

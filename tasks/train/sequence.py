@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+_SHOWN = 8  # positions that a message names
+
 
 @dataclass(frozen=True)
 class Sequence:
@@ -21,6 +23,7 @@ class Sequence:
     last: Tensor  # (length - last_from, target_hidden), after the target's final norm
     last_from: int
     prompt_length: int
+    name: str = ""  # its id in the corpus, for messages and figures
 
     @property
     def first_served(self) -> int:
@@ -42,7 +45,17 @@ class Sequence:
         if self.aux.device == device:
             return self
         moved = (tensor.to(device, non_blocking=True) for tensor in (self.token_ids, self.aux, self.last))
-        return Sequence(*moved, last_from=self.last_from, prompt_length=self.prompt_length)
+        return Sequence(*moved, last_from=self.last_from, prompt_length=self.prompt_length, name=self.name)
+
+    def not_finite(self) -> str:
+        """Which positions hold a state that is not finite; empty if there is none."""
+        found = []
+        for name, states, first in (("auxiliary", self.aux, 0), ("last", self.last, self.last_from)):
+            bad = (~states.isfinite().all(dim=-1)).nonzero()[:, 0] + first
+            if len(bad):
+                shown = ", ".join(map(str, bad[:_SHOWN].tolist())) + (", ..." if len(bad) > _SHOWN else "")
+                found.append(f"{name} states of positions {shown}")
+        return " and ".join(found)
 
 
 @dataclass(frozen=True)

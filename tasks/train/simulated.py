@@ -15,7 +15,7 @@ from torch import Tensor
 from tasks.draft.linear import product
 from tasks.draft.model import Eagle3Draft
 from tasks.train.gradient import Crew
-from tasks.train.loader import SequenceStore
+from tasks.train.loader import SequenceSource
 from tasks.train.objective import TrainingTimeTest
 
 _BLOCK_SCORES = 2**23
@@ -58,7 +58,7 @@ def count_survivors(guesses: list[Tensor], best: Tensor) -> SimulatedAcceptance:
 class HeldOut:
     """Measures a draft on held-out sequences, which are read anew each time; the target's best ids are kept."""
 
-    def __init__(self, store: SequenceStore, head: Tensor) -> None:
+    def __init__(self, store: SequenceSource, head: Tensor) -> None:
         self._store, self._head = store, head
         self._best: dict[int, Tensor] = {}
 
@@ -77,8 +77,9 @@ class HeldOut:
             self._best[index] = best_ids(sequence.teacher_states().to(self._head.dtype), self._head)
         ids = draft.target_ids()
         guesses = []
-        for output, rows in zip(test.unroll(draft, [sequence]), test.counts([sequence]), strict=True):
-            guesses.append(ids[best_ids(draft.head_input(output[:rows]), draft.lm_head.weight)])
+        with test.autocast():
+            for output, rows in zip(test.unroll(draft, [sequence]), test.counts([sequence]), strict=True):
+                guesses.append(ids[best_ids(draft.head_input(output[:rows]), draft.lm_head.weight)])
         return count_survivors(guesses, self._best[index])
 
 

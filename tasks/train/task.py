@@ -70,14 +70,18 @@ def train_draft(
     """The trained draft: parts "config", "weights" and "curve"; goes on from its last checkpoint after a kill.
 
     Raises:
-        DraftError: the draft's vocabulary is not `vocabulary`, or training diverges.
+        DraftError: the draft's vocabulary is not `vocabulary`, the states are of another target or of other layers,
+            or training diverges.
         StoreError: the checkpoints do not fit on the disk.
     """
     draft, scale = load_draft(initial), list(initial.facts["aux_scale"])
     if draft.target_ids().tolist() != vocabulary.table(VOCABULARY.name)["target_id"].to_pylist():
         raise DraftError("the initial draft was made for another vocabulary: make it again")
+    if (layers := common_layers(states)) != list(draft.config.aux_layers):
+        raise DraftError(f"the hidden states are of layers {layers}, the draft reads {draft.config.aux_layers}")
     weights = sum(parameter.numel() for parameter in draft.parameters())
-    require_space(weights * _FLOAT_BYTES * (_VALUES_PER_WEIGHT * COPIES_ON_DISK + 1), "training, with its checkpoints,")
+    per_weight = _VALUES_PER_WEIGHT + (spec.keep == "best")
+    require_space(weights * _FLOAT_BYTES * (per_weight * COPIES_ON_DISK + 1), "training, with its checkpoints,")
     device = training_device(target_spec)
     unfold(draft, scale)
     training = Training(
@@ -94,7 +98,7 @@ def train_draft(
     workspace().add_table(
         "curve", "curve.parquet", TRAINING_CURVE.table([asdict(point) for point in training.curve]), TRAINING_CURVE
     )
-    return _publish(draft, {"aux_scale": scale, "steps": training.steps}, training.clock.summary())
+    return _publish(draft, {"aux_scale": scale, "steps": training.done}, training.clock.summary())
 
 
 def common_layers(states: list[Shards]) -> list[int]:

@@ -6,6 +6,8 @@ import torch
 
 from tasks.draft.config import DraftConfig
 from tasks.draft.model import Eagle3Draft
+from tasks.train.fused_loss import Objective
+from tasks.train.losses import LossKind
 from tasks.train.objective import TrainingTimeTest
 from tasks.train.sequence import Sequence, TeacherParts
 
@@ -63,9 +65,12 @@ def random_teacher(hidden: int = HIDDEN, vocab: int = VOCAB, dtype: torch.dtype 
     return TeacherParts(embedding.to(dtype), head.to(dtype))
 
 
-def small_test(draft: Eagle3Draft, steps: int = 3, dtype: torch.dtype = torch.float64) -> TrainingTimeTest:
+def small_test(
+    draft: Eagle3Draft, steps: int = 3, dtype: torch.dtype = torch.float64, loss: LossKind = "cross_entropy"
+) -> TrainingTimeTest:
     """The training-time test of a small draft, with three different aux scales."""
     teacher = random_teacher(dtype=dtype)
     embedding = draft.embedding(teacher.embedding).detach()
     scale = torch.tensor([0.5, 1.0, 2.0], dtype=dtype).repeat_interleave(HIDDEN)
-    return TrainingTimeTest(embedding, teacher.head[draft.target_ids()], scale, steps, 0.8)
+    objective = Objective(loss, 3.0, teacher.head[draft.target_ids()], teacher.head)
+    return TrainingTimeTest(embedding, objective, scale, steps, 0.8)

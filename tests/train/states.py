@@ -90,9 +90,11 @@ def result(training: Training, draft: Eagle3Draft) -> tuple[list[bytes], list[ob
     return weights, list(training.curve)
 
 
-def run_whole(states: list[Shards], folder: Path, threads: int = 1) -> tuple[list[bytes], list[object]]:
+def run_whole(
+    states: list[Shards], folder: Path, threads: int = 1, spec: TrainingSpec = SPEC
+) -> tuple[list[bytes], list[object]]:
     """An undisturbed run."""
     folder.mkdir()
-    training, draft = small_training(states)
+    training, draft = small_training(states, spec)
     training.run(folder, threads)
     return result(training, draft)

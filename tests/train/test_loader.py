@@ -86,6 +86,16 @@ def test_the_reading_thread_ends_with_the_block(store: Path) -> None:
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("load")]
 
 
+@pytest.mark.parametrize("which", ["aux", "last"])
+def test_a_state_that_is_not_finite_is_refused_by_name(store: Path, which: str) -> None:
+    sequences = [random_sequence(3, 6, seed=n) for n in range(2)]
+    getattr(sequences[1], which)[2, 5] = float("nan")
+    found = SequenceStore([stored_states(sequences, "broken")], "train")
+    found.read(0)
+    with pytest.raises(ArtifactInvalid, match=r"states of positions \d of sequence 0{31}1 are not finite"):
+        found.read(1)
+
+
 def test_an_altered_shard_is_refused(store: Path) -> None:
     states = small_states()
     path = states[0].shards[0].locate()

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tasks.draft.config import SWITCHES
 from tasks.draft.model import Eagle3Draft
-from tasks.train import attention, cross_entropy
+from tasks.train import attention, fused_loss
 from tasks.train.objective import TrainingTimeTest
 from tasks.train.sequence import Sequence
 from tests.train.slow_reference import Outcome, reference
@@ -26,7 +26,7 @@ def slow(draft: Eagle3Draft, test: TrainingTimeTest, batch: list[Sequence]) -> O
         dict(draft.named_parameters()),
         [(s.token_ids, s.aux, s.last, s.last_from, s.prompt_length) for s in batch],
         test.embedding,
-        test.teacher_head,
+        test.objective.teacher_head,
         test.aux_scale,
         test.steps,
         test.decay,
@@ -72,7 +72,7 @@ def compare_with_reference(draft: Eagle3Draft, steps: int, dtype: torch.dtype, t
 
     assert test.counts(BATCH) == expected.counts
     assert totals.hits.tolist() == expected.hits
-    means = totals.cross_entropy / torch.tensor(expected.counts).clamp(min=1)
+    means = totals.sums / torch.tensor(expected.counts).clamp(min=1)
     torch.testing.assert_close(means, torch.tensor(expected.step_losses, dtype=dtype), rtol=tolerance, atol=tolerance)
     torch.testing.assert_close(totals.loss, expected.loss.to(dtype), rtol=tolerance, atol=tolerance)
     wanted = torch.autograd.grad(expected.loss, parameters)
@@ -100,7 +100,7 @@ def test_blocks_of_queries_and_of_scores_change_nothing(monkeypatch: pytest.Monk
     parameters = list(draft.parameters())
     whole = test.losses(draft, BATCH)
     monkeypatch.setattr(attention, "_BLOCK_SCORES", 4 * 14 * 2)
-    monkeypatch.setattr(cross_entropy, "_BLOCK_SCORES", 24 * 2)
+    monkeypatch.setattr(fused_loss, "_BLOCK_SCORES", 24 * 2)
     blocks = test.losses(draft, BATCH)
     torch.testing.assert_close(blocks.loss, whole.loss)
     assert blocks.hits.tolist() == whole.hits.tolist()

@@ -48,3 +48,16 @@ def test_from_states_to_a_trained_draft(store: Path, tiny_artifact: Shards, tiny
         run_body(
             train_draft, tiny_artifact, initial, vocabulary_of(1, 2), states, SPEC, 3, tiny_spec, COMPUTE, name="other"
         )
+
+
+def test_states_of_other_layers_than_the_draft_reads_are_refused(
+    store: Path, tiny_artifact: Shards, tiny_spec: TargetSpec
+) -> None:
+    sequences = [random_sequence(3, 9, seed, hidden=64, vocab=49152) for seed in range(4)]
+    states, vocabulary = [stored_states(sequences, "states")], vocabulary_of(*range(0, 1000, 5))
+    initial = run_body(initialise_draft, tiny_artifact, vocabulary, states, DraftSpec(), 3, tiny_spec, COMPUTE)
+    others = [states[0].model_copy(update={"facts": {"aux_layers": [1, 2, 4]}})]
+    with pytest.raises(DraftError, match=r"of layers \[1, 2, 4\], the draft reads \(1, 2, 3\)"):
+        run_body(
+            train_draft, tiny_artifact, initial, vocabulary, others, SPEC, 3, tiny_spec, COMPUTE, name="other layers"
+        )

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import regex
 
 from tasks.formats.codec import Codec
-from tasks.formats.format import Opening, TokenFormat, ToolCall
+from tasks.formats.format import NO_SEAMS, Opening, Seams, TokenFormat, ToolCall
 from tasks.formats.thinking import Family, Piece, Tools
 
 BOS, EOS, USER, ASSISTANT = "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜User｜>", "<｜Assistant｜>"
@@ -100,6 +100,7 @@ class Variants:
     vocabularies: tuple[Vocabulary, ...]
     openings: Mapping[bool, Opening]
     read: Tools
+    seams: Seams = NO_SEAMS
 
     def bind(self, codec: Codec, end_ids: Sequence[int] | None = None) -> TokenFormat:
         """The format with the ids of one tokenizer.
@@ -121,6 +122,7 @@ class Variants:
             turns=(USER, ASSISTANT),
             openings=self.openings,
             think=THINK,
+            seams=self.seams,
             tools=self.read if vocabulary.tools else None,
             probes=vocabulary.probes,
         )
@@ -132,8 +134,20 @@ _FENCED_TOOLS = Tools(_LETTERS, _GRAMMAR, fenced_calls)
 _BARE_TOOLS = Tools(_LETTERS, _GRAMMAR, bare_calls)
 
 _VARIANTS = (
-    Variants("deepseek-r1", (_DEEPSEEK, _QWEN_DISTILL, _LLAMA_DISTILL), {True: "open", False: "open"}, _FENCED_TOOLS),
-    Variants("deepseek-r1-0528", (_DEEPSEEK, _QWEN3_DISTILL), {True: "unsaid", False: "unsaid"}, _FENCED_TOOLS),
+    Variants(
+        "deepseek-r1",
+        (_DEEPSEEK, _QWEN_DISTILL, _LLAMA_DISTILL),
+        {True: "open", False: "open"},
+        _FENCED_TOOLS,
+        Seams(before_close="\n", after_close="\n\n"),
+    ),
+    Variants(
+        "deepseek-r1-0528",
+        (_DEEPSEEK, _QWEN3_DISTILL),
+        {True: "unsaid", False: "unsaid"},
+        _FENCED_TOOLS,
+        Seams("\n", "\n", "\n\n"),
+    ),
     Variants("deepseek-v3.1", (_DEEPSEEK,), {True: "open", False: "closed"}, _BARE_TOOLS),
 )
 FORMATS = {variants.name: variants.bind for variants in _VARIANTS}

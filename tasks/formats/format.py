@@ -35,6 +35,20 @@ class Said:
     ended: bool  # by the model itself (stop, tool_calls), not by a limit
 
 
+class Seams(NamedTuple):
+    """White space that a family's template writes beside the reasoning's markers, so that its models sample it there.
+
+    Servers are known to take it away.
+    """
+
+    after_open: str = ""
+    before_close: str = ""
+    after_close: str = ""
+
+
+NO_SEAMS = Seams()
+
+
 @dataclass(frozen=True)
 class Reading:
     """One way in which a text can have been sampled; `doubt` is the delta class that explains why there are others."""
@@ -67,6 +81,7 @@ class TokenFormat(Protocol):
     name: str
     end_ids: tuple[int, ...]  # ids that end a turn when sampled
     reply_ids: tuple[int, ...]  # every marker that an answer can hold, end ids included: forced into a draft vocabulary
+    seams: Seams
     opens_in_prompt: dict[bool, Opening]  # what the template's tail is with thinking on (True) and off (False)
 
     def opening(self, prompt_ids: Ids) -> Opening:

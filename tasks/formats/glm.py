@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tasks.formats.codec import Codec
-from tasks.formats.format import Opening, TokenFormat, ToolCall
+from tasks.formats.format import Opening, Seams, TokenFormat, ToolCall
 from tasks.formats.thinking import Family, Piece, Tools
 
 _IDS_45 = {
@@ -78,6 +78,7 @@ def _family(name: str, ids: Mapping[str, int], on: Opening) -> Family:
         openings={True: on, False: "closed"},
         think=("<think>", "</think>"),
         lead="\n" if on == "unsaid" else "",
+        seams=Seams(after_close="\n" if on == "unsaid" else ""),
         tools=Tools(_LETTERS, _GRAMMAR, argument_calls),
         end_after_tools="<|observation|>",
         probes=_PROBES,

@@ -19,7 +19,7 @@ import regex
 from schemas.answers import NATURAL_STOPS
 from schemas.ragged import Ids
 from tasks.formats.codec import Codec
-from tasks.formats.format import Fault, Opening, Part, Reading, Reply, Said, TokenFormat, ToolCall
+from tasks.formats.format import Fault, Opening, Part, Reading, Reply, Said, Seams, TokenFormat, ToolCall
 from tasks.formats.marks import Marks, Rule, Rulebook
 from tasks.formats.thinking import Family, check
 
@@ -82,6 +82,7 @@ class Harmony:
     """`gpt-oss` bound to the ids of its tokenizer; see `TokenFormat`."""
 
     name = NAME
+    seams = Seams()
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec

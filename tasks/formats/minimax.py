@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import regex
 
 from tasks.formats.codec import Codec
-from tasks.formats.format import ToolCall
+from tasks.formats.format import Seams, ToolCall
 from tasks.formats.thinking import Family, Piece, Tools
 
 _IDS = {
@@ -57,6 +57,7 @@ _FAMILY = Family(
     turns=("]~b]",),
     openings={True: "open", False: "open"},
     think=("<think>", "</think>"),
+    seams=Seams(before_close="\n", after_close="\n\n"),
     tools=Tools({"<minimax:tool_call>": "[", "</minimax:tool_call>": "]"}, r"\[\]", invoke_calls),
     probes=_PROBES,
 )

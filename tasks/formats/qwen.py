@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import regex
 
 from tasks.formats.codec import Codec
-from tasks.formats.format import Opening, ToolCall
+from tasks.formats.format import Opening, Seams, ToolCall
 from tasks.formats.thinking import Family, Piece, Tools
 
 _IDS_3 = {
@@ -89,6 +89,7 @@ def _family(name: str, off: Opening, on: Opening, tools: Tools, newer: bool = Fa
         turns=("<|im_start|>",),
         openings={True: on, False: off},
         think=("<think>", "</think>"),
+        seams=Seams("\n" if on == "unsaid" else "", "\n", "\n\n"),
         tools=tools,
         probes=_PROBES_35 if newer else _PROBES_3,
     )

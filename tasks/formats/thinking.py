@@ -17,7 +17,7 @@ from schemas.answers import NATURAL_STOPS
 from schemas.errors import TokenFormatError
 from schemas.ragged import Ids
 from tasks.formats.codec import Codec
-from tasks.formats.format import Fault, Opening, Reading, Reply, Said, TokenFormat
+from tasks.formats.format import NO_SEAMS, Fault, Opening, Reading, Reply, Said, Seams, TokenFormat
 from tasks.formats.marks import TAIL, Marks, Rule, Rulebook
 from tasks.formats.readings import Reader
 from tasks.formats.sections import Grammar, Piece, Tools
@@ -45,6 +45,7 @@ class Family:
         openings: what the template's tail does to the reasoning with thinking on (True) and off (False).
         think: open and close marker; None if the family does not reason.
         lead: text that is sampled before the open marker, and that servers drop.
+        seams: white space beside the markers of the reasoning; after the open marker only where that is sampled.
         tools: how it calls tools; None if its markers are no ids of their own, or it cannot.
         end_after_tools: the marker that ends a turn whose last thing is a tool section, if another than `ends[0]`.
         probes: text that a wrongly converted tokenizer splits otherwise, with its right ids.
@@ -60,6 +61,7 @@ class Family:
     openings: Mapping[bool, Opening]
     think: tuple[str, str] | None = None
     lead: str = ""
+    seams: Seams = NO_SEAMS
     tools: Tools | None = None
     end_after_tools: str = ""
     probes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -131,6 +133,7 @@ class ThinkingFormat:
 
         self.name = family.name
         self.end_ids = tuple(ids[text] for text in family.ends)
+        self.seams = family.seams
         self.opens_in_prompt = dict(family.openings)
         sampled = (OPEN,) if family.openings[True] == "unsaid" else ()
         held = {*sampled, CLOSE, END, *tools.values()}

@@ -24,6 +24,7 @@ from tasks.reconstruct.judge import observations, settle_counts
 from tasks.reconstruct.prompting import settle_prompts
 from tasks.reconstruct.rebuild import settle_candidates
 from tasks.reconstruct.row import Means, Row, providers_of, rows_of
+from tasks.reconstruct.seams import settle_seams
 
 STEP = "reconstruct"
 SAMPLE = 200  # answers of a provider that its counting rule is read off
@@ -60,7 +61,7 @@ def observe(answers: pa.Table, means: Means) -> list[Observation]:
     rows = rows_of(answers)
     settle_prompts(rows, means)
     settle_candidates(rows, means)
-    return observations(rows)
+    return observations(rows, means.token_format.seams)
 
 
 def sample(answers: pa.Table, taken: Counter[str]) -> list[int]:
@@ -88,6 +89,7 @@ def judge(answers: pa.Table, means: Means, rules: Mapping[str, Counting]) -> lis
     settle_prompts(rows, means)
     settle_candidates(rows, means)
     settle_counts(rows, rules, means)
+    settle_seams(rows, rules, means)
     _settle_structure(rows, means)
     settle_reasoning(rows, means)
     settle_texts(rows, means)

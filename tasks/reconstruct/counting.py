@@ -6,8 +6,7 @@ it. That makes four rules, and an answer that ended by itself tells which of the
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -27,14 +26,23 @@ class Observation(NamedTuple):
     rebuilt: int  # ids, the end id among them
     completion_tokens: int
     reasoning_tokens: int | None
+    whole: bool = True  # no white space can have been taken out of it, one id of which looks like an end id unbilled
 
 
 @dataclass(frozen=True)
 class Counting:
-    """The rule of one provider, and how it is known."""
+    """The rule of one provider, and how it is known.
+
+    `sure` is False where the answers do not tell an end id that is not billed from white space that was trimmed.
+    """
 
     rule: CountingRule = _RULES[0]
     source: Literal["pinned", "inferred", "default"] = "default"
+    sure: bool = False
+
+    def otherwise(self) -> Counting:
+        """The same, but for whether the end id is billed."""
+        return Counting(self.rule.model_copy(update={"end_counted": not self.rule.end_counted}))
 
     def billed(self, completion_tokens: int | None, reasoning_tokens: int | None, ended: bool) -> int | None:
         """How many ids the answer has by its count; None if the count says nothing.
@@ -61,18 +69,26 @@ def counting_rules(observations: Iterable[Observation], pinned: Mapping[str, Cou
     """The rule of every provider that is pinned or was observed; of others it is `USUAL`.
 
     A rule is inferred if it fits more than half of a provider's answers, and at least `FEWEST_ROWS`. Of rules that fit
-    as many the usual one is taken: where no reasoning was billed, inside and beside are the same.
+    as many the usual one is taken: where no reasoning was billed, inside and beside are the same. Whether the end id is
+    billed is told by answers that are whole, where there are enough.
     """
-    seen: Counter[str] = Counter()
-    fits: dict[str, Counter[int]] = {}
-    for provider, rebuilt, completion_tokens, reasoning_tokens in observations:
-        seen[provider] += 1
-        fitting = fits.setdefault(provider, Counter())
-        for place, rule in enumerate(_RULES):
-            fitting[place] += Counting(rule).billed(completion_tokens, reasoning_tokens, True) == rebuilt
-    found = {provider: Counting(rule, "pinned") for provider, rule in pinned.items()}
-    for provider, fitting in fits.items():
-        best = max(range(len(_RULES)), key=lambda place: (fitting[place], -place))
-        if fitting[best] >= FEWEST_ROWS and 2 * fitting[best] > seen[provider]:
-            found.setdefault(provider, Counting(_RULES[best], "inferred"))
+    found = {provider: Counting(rule, "pinned", sure=True) for provider, rule in pinned.items()}
+    by_provider: dict[str, list[Observation]] = {}
+    for observation in observations:
+        by_provider.setdefault(observation.provider, []).append(observation)
+    for provider, seen in by_provider.items():
+        whole = _fitting([observation for observation in seen if observation.whole], _RULES)
+        same_end = [rule for rule in _RULES if whole is None or rule.end_counted == whole.end_counted]
+        if rule := _fitting(seen, same_end) or whole:
+            found.setdefault(provider, Counting(rule, "inferred", sure=whole is not None))
     return found
+
+
+def _fitting(seen: Sequence[Observation], rules: Sequence[CountingRule]) -> CountingRule | None:
+    """The rule that most answers of a provider fit, if they are enough."""
+    fits = [
+        sum(Counting(rule).billed(one.completion_tokens, one.reasoning_tokens, True) == one.rebuilt for one in seen)
+        for rule in rules
+    ]
+    best = max(range(len(rules)), key=lambda place: (fits[place], -place))
+    return rules[best] if fits[best] >= FEWEST_ROWS and 2 * fits[best] > len(seen) else None

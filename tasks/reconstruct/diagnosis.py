@@ -17,9 +17,9 @@ from tasks.formats.format import Fault, Reading, Said
 from tasks.reconstruct.finish import CUT
 from tasks.reconstruct.rebuild import encode_readings
 from tasks.reconstruct.row import Means, Row
+from tasks.reconstruct.seams import SPACES
 
 _LONG_RUN = re.compile(r"\S{25001}|\s{25001}")  # Kimi's tokenizer cuts such runs where the merges do not
-_TRIMMED = ("\n", "\n\n", " ")  # what servers are known to trim at the close marker and at the ends
 _SEAM = 160  # characters beside the close marker, in which a trimmed space can change ids
 _CHARACTER = 4  # most ids of one character, bytes of which are lost in a cut
 _NEARLY = 0.02  # share of ids, or two of them, that sampling other than the tokenizer's own ids is believed to change
@@ -137,9 +137,9 @@ def _bare_seams(row: Row) -> list[tuple[str, list[str]]]:
     tail, head, last = reasoning[-_SEAM:], content[:_SEAM], content[-_SEAM:]
     seams = []
     if tail and not tail[-1].isspace():
-        seams.append((tail, [tail + space for space in _TRIMMED]))
+        seams.append((tail, [tail + space for space in SPACES]))
     if head and not head[0].isspace():
-        seams.append((head, [space + head for space in _TRIMMED]))
+        seams.append((head, [space + head for space in SPACES]))
     if last and not last[-1].isspace():
-        seams.append((last, [last + space for space in _TRIMMED]))
+        seams.append((last, [last + space for space in SPACES]))
     return seams

@@ -7,19 +7,26 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from schemas.answers import NATURAL_STOPS
-from tasks.formats.format import Reading
+from tasks.formats.format import Reading, Seams
 from tasks.reconstruct.counting import USUAL, Counting, Observation
 from tasks.reconstruct.diagnosis import Unfitting, delta_classes
 from tasks.reconstruct.finish import CUT
 from tasks.reconstruct.row import Candidate, Means, Row
+from tasks.reconstruct.seams import TRIMMED, bare_seams
 
 _USUALLY_CLOSED = "missing_close_before_tools"
 
 
-def observations(rows: Iterable[Row]) -> list[Observation]:
+def observations(rows: Iterable[Row], seams: Seams) -> list[Observation]:
     """Answers whose counts tell how their provider counts: ended by themselves, one candidate, no sign of damage."""
     return [
-        Observation(row.provider, _length(row, row.candidates[0]), row.completion_tokens, _reasoning_tokens(row))
+        Observation(
+            row.provider,
+            _length(row, row.candidates[0]),
+            row.completion_tokens,
+            _reasoning_tokens(row),
+            whole=not bare_seams(row, seams),
+        )
         for row in rows
         if row.fault is None
         and len(row.candidates) == 1
@@ -98,9 +105,22 @@ def _settle_rebuilt(row: Row, counting: Counting) -> bool:
         doubt = _doubt(fitting)
         row.refuse(doubt, f"{len(fitting)} readings of the text have the billed {row.billed} ids", doubt)
         return True
+    if not counting.sure and _trimmed_otherwise(row, counting.otherwise(), fitting[0]):
+        detail = "white space before the reasoning was sampled, or it was not and the end id is not billed"
+        row.refuse(TRIMMED, f"{detail}: if you know which, say so (counting)", TRIMMED)
+        return True
     row.delta_class = "exact"
     _accept(row, fitting[0])
     return True
+
+
+def _trimmed_otherwise(row: Row, otherwise: Counting, taken: Candidate) -> bool:
+    """Whether a reading that differs by white space fits if the end id is counted otherwise."""
+    return any(
+        TRIMMED in (taken.reading.doubt, other.reading.doubt) and _fits(row, otherwise, other)
+        for other in row.candidates
+        if other is not taken
+    )
 
 
 def _fits(row: Row, counting: Counting, candidate: Candidate) -> bool:

@@ -42,7 +42,7 @@ def test_no_rule_is_taken_from_a_minority():
 
 def test_a_few_damaged_answers_do_not_change_the_rule():
     answers = [Observation("p", 10, 10, None)] * 20 + [Observation("p", 11, 10, None)] * 5
-    assert counting_rules(answers, {})["p"] == Counting(USUAL.rule, "inferred")
+    assert counting_rules(answers, {})["p"] == Counting(USUAL.rule, "inferred", sure=True)
 
 
 def test_without_reasoning_counts_it_is_taken_to_be_inside():
@@ -52,7 +52,7 @@ def test_without_reasoning_counts_it_is_taken_to_be_inside():
 def test_a_pinned_rule_stands_whatever_the_answers_say():
     rule = CountingRule(end_counted=False)
     found = counting_rules([Observation("p", 10, 10, None)] * 9, {"p": rule, "q": rule})
-    assert found == {"p": Counting(rule, "pinned"), "q": Counting(rule, "pinned")}
+    assert found == dict.fromkeys("pq", Counting(rule, "pinned", sure=True))
 
 
 def test_providers_are_told_apart():
@@ -73,3 +73,19 @@ def test_absent_counts_say_nothing():
     assert USUAL.billed(None, 5, ended=True) is None
     assert Counting(CountingRule(reasoning_inside=False)).billed(10, None, ended=True) is None
     assert USUAL.billed(500, 420, ended=True) == 500  # inside: never added
+
+
+def test_answers_that_may_lack_white_space_do_not_make_a_rule_sure():
+    trimmed = [Observation("p", 10, 10, None, whole=False)] * 20
+    assert counting_rules(trimmed, {})["p"] == Counting(USUAL.rule, "inferred", sure=False)
+    whole = [Observation("p", 10, 9, None)] * FEWEST_ROWS
+    assert counting_rules([*trimmed, *whole], {})["p"] == Counting(
+        CountingRule(end_counted=False), "inferred", sure=True
+    )
+
+
+def test_whole_answers_without_reasoning_leave_it_to_the_others_where_reasoning_is_counted():
+    whole = [Observation("p", 10, 10, 0)] * FEWEST_ROWS
+    beside = [Observation("p", 30, 10, 20, whole=False)] * 2 * FEWEST_ROWS
+    found = counting_rules([*whole, *beside], {})["p"]
+    assert found == Counting(CountingRule(reasoning_inside=False), "inferred", sure=True)

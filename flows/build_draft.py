@@ -11,18 +11,19 @@ from prefect import flow
 from prefect.futures import PrefectFuture
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
-from flows.dataset import make_dataset
+from flows.dataset import Dataset, make_dataset, prepared_target
 from flows.session import begin
 from flows.steps import Steps
+from flows.warm_start import adopted_parent, check_draft, extraction_for, submit_first_weights, submit_vocabulary
 from schemas.recipe import Recipe
 from tasks.artifacts.artifact import Shards
 from tasks.artifacts.serializer import ParquetSerializer
 from tasks.benchmark.task import measure_acceptance
-from tasks.corpus.task import build_vocabulary
-from tasks.export.task import export_draft
+from tasks.export.task import export_draft, export_layout
 from tasks.extract.task import extract_states, probe_target, require_space_for_states
 from tasks.report.task import report_run
-from tasks.train.task import initialise_draft, train_draft
+from tasks.train.lost_mass import measure_lost_mass
+from tasks.train.task import train_draft
 
 
 @flow(
@@ -40,21 +41,28 @@ def build_draft(recipe: Recipe) -> None:
     """
     store = begin()
     steps = Steps(recipe.name)
-    made = make_dataset(steps, store, recipe)
-    target, prompts, corpus = made.target, made.prompts, made.corpus
-    vocabulary, states = _vocabulary_and_states(steps, recipe, target, prompts, corpus)
-    trained = _train(steps, recipe, target, vocabulary, states, prompts)
+    target = prepared_target(steps, recipe)
+    parent = adopted_parent(steps, recipe, target)
+    check_draft(recipe, target.facts, parent)
+    made = make_dataset(steps, store, recipe, target)
+    vocabulary, states = _vocabulary_and_states(steps, recipe, made, parent)
+    trained = _train(steps, recipe, made, vocabulary, states, parent)
     report_run(store, recipe, steps.finished(), trained.result())
 
 
 def _vocabulary_and_states(
-    steps: Steps, recipe: Recipe, target: Shards, prompts: Shards, corpus: Shards
+    steps: Steps, recipe: Recipe, made: Dataset, parent: Shards | None
 ) -> tuple[PrefectFuture[Shards], list[PrefectFuture[Shards]]]:
-    """The draft vocabulary beside the hidden states, which are extracted once the probe has proven the wiring."""
-    vocabulary = steps.submit(build_vocabulary, "vocabulary", target=target, corpus=corpus, spec=recipe.vocabulary)
+    """The draft vocabulary beside the hidden states, which are extracted once the probe has proven the wiring.
+
+    With a parent draft, the vocabulary is its own, and the states are those of the layers that feed it.
+    """
+    target, prompts, corpus = made.target, made.prompts, made.corpus
+    vocabulary = submit_vocabulary(steps, recipe, target, corpus, parent)
     shared = {"target": target, "spec": recipe.extraction, "target_spec": recipe.target, "compute": recipe.compute}
     probe = steps.submit(probe_target, "probe", prompts=prompts.split("train")[0], **shared)
     probe.result()
+    shared["spec"] = extraction_for(steps, recipe, corpus, parent, shared)
     require_space_for_states(corpus=corpus, **shared)
     states = [
         steps.submit(extract_states, f"extract {shard.label}", corpus=shard, **shared)
@@ -66,12 +74,13 @@ def _vocabulary_and_states(
 def _train(
     steps: Steps,
     recipe: Recipe,
-    target: Shards,
+    made: Dataset,
     vocabulary: PrefectFuture[Shards],
     states: list[PrefectFuture[Shards]],
-    prompts: Shards,
+    parent: Shards | None,
 ) -> PrefectFuture[Shards]:
     """Train, export and measure; the baselines are measured while the draft trains."""
+    target, prompts = made.target, made.prompts
     shared = {
         "target": target,
         "vocabulary": vocabulary,
@@ -80,15 +89,24 @@ def _train(
         "target_spec": recipe.target,
         "compute": recipe.compute,
     }
-    initial = steps.submit(initialise_draft, "initialise", spec=recipe.draft, **shared)
+    exporting = {"target": target, "spec": recipe.export}
+    initial = submit_first_weights(steps, recipe, parent, shared)
     trained = steps.submit(train_draft, "train", initial=initial, spec=recipe.training, **shared)
     if "untrained" in recipe.benchmark.baselines:
-        untrained = steps.submit(export_draft, "export untrained", draft=initial)
+        untrained = steps.submit(export_draft, "export untrained", draft=initial, **exporting)
         _measure(steps, recipe, target, "untrained", untrained, prompts)
+    steps.submit(
+        measure_lost_mass,
+        "lost mass",
+        **{name: shared[name] for name in ("target", "vocabulary", "states", "target_spec", "compute")},
+        corpus=made.corpus,
+    )
     _measure(steps, recipe, target, "none", None, prompts)
     if "ngram" in recipe.benchmark.baselines:
         _measure(steps, recipe, target, "ngram", None, prompts)
-    exported = steps.submit(export_draft, "export trained", draft=trained)
+    exported = steps.submit(export_draft, "export trained", draft=trained, **exporting)
+    for layout in recipe.export.layouts:
+        steps.submit(export_layout, f"export {layout}", exported=exported, target=target, layout=layout)
     _measure(steps, recipe, target, "trained", exported, prompts)
     return trained
 

@@ -33,14 +33,23 @@ class Dataset:
     corpus: Shards
 
 
-def make_dataset(steps: Steps, store: Path, recipe: Recipe) -> Dataset:
+def prepared_target(steps: Steps, recipe: Recipe) -> Shards:
+    """The target, which the recipe fits.
+
+    Raises:
+        EyasError: it cannot be used, or the recipe contradicts it.
+    """
+    target = steps.submit(prepare_target, "target", spec=recipe.target, sources=locate_target(recipe.target)).result()
+    recipe.check_target(target.facts)
+    return target
+
+
+def make_dataset(steps: Steps, store: Path, recipe: Recipe, target: Shards) -> Dataset:
     """Prompts, answers, exact token ids, audit and corpus; what is there already is neither made nor paid for again.
 
     Raises:
         EyasError: a step failed.
     """
-    target = steps.submit(prepare_target, "target", spec=recipe.target, sources=locate_target(recipe.target)).result()
-    recipe.check_target(target.facts)
     prompts = steps.submit(
         gather_prompts,
         "prompts",

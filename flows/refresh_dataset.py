@@ -13,7 +13,7 @@ from prefect import flow
 from prefect.futures import PrefectFuture
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
-from flows.dataset import make_dataset
+from flows.dataset import make_dataset, prepared_target
 from flows.session import begin
 from flows.steps import Steps
 from schemas.recipe import Recipe
@@ -36,7 +36,7 @@ def refresh_dataset(recipe: Recipe) -> None:
     """
     store = begin()
     steps = Steps(recipe.name)
-    make_dataset(steps, store, recipe)
+    make_dataset(steps, store, recipe, prepared_target(steps, recipe))
     report_steps(recipe.name, steps.finished())
 
 

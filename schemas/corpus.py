@@ -51,10 +51,7 @@ VOCABULARY = Contract(
             "count": pandera.Column("int64", pandera.Check.ge(0), description="times in the training completions"),
             "forced": pandera.Column(bool, description="control id, always in"),
         },
-        checks=[
-            pandera.Check(lambda f: f["draft_id"] == f.index, name="draft_ids_count_up"),
-            pandera.Check(lambda f: f["target_id"].is_monotonic_increasing, name="target_ids_ascend"),
-        ],
+        checks=pandera.Check(lambda f: f["draft_id"] == f.index, name="draft_ids_count_up"),
     ),
 )
 
@@ -76,6 +73,31 @@ COVERAGE = Contract(
             "covered": pandera.Column("int64", pandera.Check.ge(0)),
         },
         checks=pandera.Check(lambda f: f["covered"] <= f["tokens"], name="covered_within_tokens"),
+    ),
+)
+
+LOST_MASS = Contract(
+    "lost_mass",
+    pa.schema(
+        [
+            pa.field("dataset", pa.string(), nullable=False),
+            pa.field("positions", pa.int64(), nullable=False),
+            pa.field("lost_mass", pa.float64(), nullable=False),
+            pa.field("best_outside", pa.int64(), nullable=False),
+        ]
+    ),
+    pandera.DataFrameSchema(
+        {
+            "dataset": pandera.Column(str, pandera.Check.str_length(min_value=1), unique=True),
+            "positions": pandera.Column("int64", pandera.Check.ge(1), description="of held-out completions"),
+            "lost_mass": pandera.Column(
+                float, pandera.Check.in_range(0, 1), description="mean probability of tokens outside the vocabulary"
+            ),
+            "best_outside": pandera.Column(
+                "int64", pandera.Check.ge(0), description="positions whose likeliest token is outside"
+            ),
+        },
+        checks=pandera.Check(lambda f: f["best_outside"] <= f["positions"], name="outside_within_positions"),
     ),
 )
 

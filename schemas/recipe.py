@@ -23,6 +23,7 @@ from schemas.sections import (
     CorpusSpec,
     DatasetSpec,
     DraftSpec,
+    ExportSpec,
     ExtractionSpec,
     ReconstructionSpec,
     Section,
@@ -49,6 +50,7 @@ class Recipe(Section):
     extraction: ExtractionSpec = ExtractionSpec()
     draft: DraftSpec = DraftSpec()
     training: TrainingSpec = TrainingSpec()
+    export: ExportSpec = ExportSpec()
     benchmark: BenchmarkSpec = BenchmarkSpec()
     compute: ComputeSpec = ComputeSpec()
 

@@ -170,7 +170,15 @@ class CorpusSpec(Section):
 class VocabularySpec(Section):
     """The draft's output vocabulary."""
 
-    size: int = Field(default=32000, ge=8, description="Tokens that the draft can propose.")
+    size: int = Field(default=32000, ge=8, description="Tokens that the draft can propose; with `coverage` at most.")
+    coverage: float = Field(
+        default=0,
+        ge=0,
+        lt=1,
+        description="Share of the training completions' tokens that must be covered: the smallest size that does is "
+        "taken, in steps of 128; 0 takes `size`.",
+        json_schema_extra=ADDED,
+    )
     prior: float = Field(
         default=0.3,
         ge=0,
@@ -194,6 +202,35 @@ class ExtractionSpec(Section):
     )
 
 
+class ParentSpec(Section):
+    """A trained draft to go on from: its shape, weights and vocabulary are taken as they are."""
+
+    model: str = Field(
+        default="",
+        description="Folder of an exported draft, or Hugging Face id of a public one (SGLang's, vLLM's or speculators' "
+        "layout, safetensors); empty trains a fresh draft.",
+    )
+    revision: str = Field(default="", description="Commit of a Hugging Face id; must be given with one.")
+    length: float = Field(
+        default=0,
+        ge=0,
+        description="Acceptance length that is known of it, with `drafted` tokens per step; 0 takes what its export "
+        "records, if it records one.",
+    )
+    drafted: int = Field(default=3, ge=1, le=16, description="Tokens per step of that acceptance length.")
+    tolerance: float = Field(
+        default=0.1,
+        ge=0,
+        le=1,
+        description="Largest share by which its simulated acceptance length, before any training, may fall short.",
+    )
+    probe_sequences: int = Field(
+        default=64,
+        ge=1,
+        description="Sequences on which both meanings of its layer ids are tried, if extraction.aux_layers is empty.",
+    )
+
+
 class DraftSpec(Section):
     """The shape of the draft's single decoder layer; 0 takes the target's value."""
 
@@ -207,6 +244,7 @@ class DraftSpec(Section):
     head_dim: int = Field(
         default=0, ge=0, multiple_of=2, description="Width of a head; 0 takes the target's.", json_schema_extra=ADDED
     )
+    parent: ParentSpec = Field(default=ParentSpec(), json_schema_extra=ADDED)
     intermediate_size: int = Field(default=0, ge=0, description="Width of the MLP; 0 takes the target's.")
     num_attention_heads: int = Field(default=0, ge=0, description="Query heads; 0 takes the target's.")
     num_key_value_heads: int = Field(default=0, ge=0, description="Key and value heads; 0 takes the target's.")
@@ -301,6 +339,26 @@ class TrainingSpec(Section):
     )
     evaluate_every: int = Field(
         default=200, ge=1, description="Optimiser steps between simulated acceptance on held-out sequences."
+    )
+
+
+class ExportSpec(Section):
+    """The exported draft."""
+
+    engines: list[Literal["sglang", "vllm"]] = Field(
+        default=["sglang", "vllm"],
+        description="Engines that must serve the draft as it was trained; a draft that one would misread is refused.",
+    )
+    layouts: list[Literal["vllm", "speculators"]] = Field(
+        default_factory=list,
+        description="Further layouts beside the one that SGLang and vLLM both read: vLLM's own names, or speculators'.",
+        json_schema_extra=BESIDE,
+    )
+    licence: str = Field(
+        default="",
+        description="Licence of the draft for its model card, as an SPDX id; it must allow for the target's and the "
+        "datasets' own.",
+        json_schema_extra=BESIDE,
     )
 
 

@@ -13,7 +13,7 @@ from schemas.corpus import CORPUS, VOCABULARY
 from schemas.errors import StoreError
 from schemas.generation import GenerationSpec
 from schemas.prompts import PROMPTS
-from schemas.sections import BenchmarkSpec, ComputeSpec, ExtractionSpec, TargetSpec, TrainingSpec
+from schemas.sections import BenchmarkSpec, ComputeSpec, ExportSpec, ExtractionSpec, TargetSpec, TrainingSpec
 from tasks.artifacts import store as store_module
 from tasks.artifacts.artifact import Shards
 from tasks.artifacts.workspace import Workspace
@@ -94,7 +94,7 @@ def train(target: Shards, spec: TargetSpec) -> Step:
 
 def export(target: Shards, spec: TargetSpec) -> Step:
     draft = stored_draft(small_draft(torch.float32))
-    return lambda: run_body(export_draft, draft)
+    return lambda: run_body(export_draft, draft, target, ExportSpec())
 
 
 def benchmark(target: Shards, spec: TargetSpec) -> Step:

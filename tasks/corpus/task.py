@@ -6,6 +6,9 @@ import logging
 from functools import partial
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from safetensors import safe_open
 
 from schemas.corpus import CORPUS, CORPUS_SPLITS, COVERAGE, VOCABULARY
 from schemas.prompts import QUARANTINE
@@ -13,7 +16,14 @@ from schemas.sections import CorpusSpec, VocabularySpec
 from tasks.artifacts.artifact import Shards
 from tasks.artifacts.task import artifact_task, workspace
 from tasks.corpus.assemble import STEP, corpus_shards, plan_corpus, quarantine_table
-from tasks.corpus.vocabulary import choose_vocabulary, count_completions, coverage
+from tasks.corpus.vocabulary import (
+    CompletionCounts,
+    choose_vocabulary,
+    count_completions,
+    coverage,
+    forced_ids,
+    vocabulary_table,
+)
 
 _log = logging.getLogger(f"eyas.{STEP}")
 
@@ -58,14 +68,51 @@ def build_vocabulary(target: Shards, corpus: Shards, spec: VocabularySpec) -> Sh
     special_ids = np.asarray(target.facts["special_ids"], dtype=np.int32)
     reply_ids = {*target.facts["eos_ids"], *target.facts["reply_ids"]}
     table = choose_vocabulary(counts.split("train"), spec, reply_ids, special_ids)
+    return _publish(table, counts)
+
+
+@artifact_task(version="1")
+def adopt_vocabulary(target: Shards, corpus: Shards, parent: Shards) -> Shards:
+    """A parent draft's vocabulary with its coverage of this corpus, as `build_vocabulary` gives it.
+
+    Args:
+        target: the prepared target, for the markers of its answers.
+        corpus: part `corpus`.
+        parent: a draft with part "weights", whose mapping is taken as it is.
+    """
+    counts = count_completions(corpus.tables("corpus"), target.facts["vocab_size"])
+    with safe_open(parent.file("weights"), "numpy") as file:
+        offsets = file.get_tensor("d2t")
+    ids = offsets + np.arange(len(offsets))
+    special_ids = np.asarray(target.facts["special_ids"], dtype=np.int32)
+    reply_ids = {*target.facts["eos_ids"], *target.facts["reply_ids"]}
+    forced = forced_ids(counts.split("train"), reply_ids, special_ids[special_ids < counts.vocab_size])
+    if len(missing := np.setdiff1d(forced, ids)):
+        _log.warning("the parent's vocabulary lacks the control ids %s, which it can never propose", missing.tolist())
+    return _publish(vocabulary_table(ids, counts.split("train"), forced), counts)
+
+
+@artifact_task(version="1")
+def sample_sequences(corpus: Shards, count: int) -> Shards:
+    """At most `count` training sequences, evenly spread: part `corpus` with one file, to try something out on."""
+    tables = [table.filter(pc.field("split") == "train") for table in corpus.tables("corpus")]
+    whole = pa.concat_tables(tables)
+    places = np.unique(np.linspace(0, whole.num_rows - 1, min(count, whole.num_rows)).round().astype(int))
+    out = workspace()
+    out.add_table("corpus", "sample-00000.parquet", whole.take(pa.array(places)), CORPUS)
+    return out.publish({"sequences": len(places)})
+
+
+def _publish(table: pa.Table, counts: CompletionCounts) -> Shards:
     covered = coverage(counts, table)
     out = workspace()
     out.add_table("vocabulary", "vocabulary.parquet", table, VOCABULARY)
     out.add_table("coverage", "coverage.parquet", covered, COVERAGE)
+    size = table.num_rows
     figures: dict[str, dict[str, int]] = {}
     for split in CORPUS_SPLITS:
         rows = [row for row in covered.to_pylist() if row["split"] == split]
         figures[split] = {name: sum(row[name] for row in rows) for name in ("tokens", "covered")}
-        _log.info("draft vocabulary of %d covers %d of %d %s ids", spec.size, *reversed(figures[split].values()), split)
-    facts = {"size": spec.size, "forced": int(np.count_nonzero(table["forced"].to_numpy())), "coverage": figures}
+        _log.info("draft vocabulary of %d covers %d of %d %s ids", size, *reversed(figures[split].values()), split)
+    facts = {"size": size, "forced": int(np.count_nonzero(table["forced"].to_numpy())), "coverage": figures}
     return out.publish(facts=facts)

@@ -17,6 +17,7 @@ from schemas.errors import RecipeError
 from schemas.ragged import Counts, Ids, Mask, Ragged
 from schemas.sections import VocabularySpec
 
+_SIZE_STEP = 128  # of a chosen size: matrices whose rows are a multiple of it are fast everywhere
 _PRIOR_OFFSET = 300  # ids of a byte-pair vocabulary are ranks; use falls about as 1 / (rank + 300)
 
 
@@ -57,7 +58,7 @@ def count_completions(tables: Iterable[pa.Table], vocab_size: int) -> Completion
 
 
 def choose_vocabulary(counts: Counts, spec: VocabularySpec, reply_ids: Collection[int], special_ids: Ids) -> pa.Table:
-    """Exactly `spec.size` target ids in ascending order (contract VOCABULARY).
+    """Exactly `spec.size` target ids, or the fewest with `spec.coverage`, in ascending order (contract VOCABULARY).
 
     Always in are the markers of an answer and every control id that the completions have. The others are those with the
     highest score: the count, plus what the id would get if `prior` times as many ids again were spread by
@@ -86,14 +87,41 @@ def choose_vocabulary(counts: Counts, spec: VocabularySpec, reply_ids: Collectio
     weight = spec.prior * counts.sum() / max(prior.sum(), np.finfo(float).tiny)
     score = counts + weight * prior
     score[forced] = np.inf
-    # Stable, so that of equal scores the lower id wins.
-    chosen = np.sort(np.argsort(-score, kind="stable")[: spec.size])
+    best_first = np.argsort(-score, kind="stable")  # stable, so that of equal scores the lower id wins
+    size = smallest_size(counts[best_first], spec, len(forced)) if spec.coverage else spec.size
+    return vocabulary_table(np.sort(best_first[:size]).astype(np.int32), counts, forced)
+
+
+def smallest_size(counts: Counts, spec: VocabularySpec, forced: int) -> int:
+    """The fewest ids, in steps of 128, whose counts are `spec.coverage` of all.
+
+    Args:
+        counts: of all ids, the first chosen ones first.
+        spec: coverage, and the largest size.
+        forced: ids that must be in.
+
+    Raises:
+        RecipeError: the largest size covers less.
+    """
+    reached = np.cumsum(counts) / max(counts.sum(), 1)
+    needed = int(np.searchsorted(reached, spec.coverage)) + 1
+    size = -(-max(needed, forced) // _SIZE_STEP) * _SIZE_STEP
+    if needed > spec.size:
+        raise RecipeError(
+            f"vocabulary.coverage is {spec.coverage}, and {needed} tokens would reach it; vocabulary.size {spec.size} "
+            f"covers {reached[spec.size - 1]:.4f} of the training completions: raise the one or lower the other"
+        )
+    return min(size, spec.size)
+
+
+def vocabulary_table(ids: Ids, counts: Counts, forced: Ids) -> pa.Table:
+    """VOCABULARY of these target ids, in the order of their draft ids."""
     table = pa.table(
         {
-            "draft_id": pa.array(np.arange(spec.size, dtype=np.int32)),
-            "target_id": pa.array(chosen.astype(np.int32)),
-            "count": pa.array(counts[chosen]),
-            "forced": pa.array(np.isin(chosen, forced)),
+            "draft_id": pa.array(np.arange(len(ids), dtype=np.int32)),
+            "target_id": pa.array(ids.astype(np.int32)),
+            "count": pa.array(counts[ids]),
+            "forced": pa.array(np.isin(ids, forced)),
         },
         schema=VOCABULARY.arrow,
     )

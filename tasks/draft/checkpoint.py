@@ -7,6 +7,7 @@ wrong one would give a random layer without an error. Never reads pickle.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,13 +61,27 @@ def write_checkpoint(folder: Path, draft: Eagle3Draft, dtype: torch.dtype) -> No
     Raises:
         DraftError: a weight is not finite in `dtype`.
     """
+    write_tensors(folder, draft.config.to_checkpoint(), tensors_of(draft, dtype), dtype)
+
+
+def tensors_of(draft: Eagle3Draft, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Every tensor of a draft as it is stored: weights in `dtype`.
+
+    Raises:
+        DraftError: a weight is not finite in `dtype`.
+    """
     tensors: dict[str, Tensor] = {}
     for name, tensor in draft.state_dict().items():
         stored = tensor.to("cpu", dtype) if tensor.is_floating_point() else tensor.cpu()
         if stored.is_floating_point() and not stored.isfinite().all():
             raise DraftError(f"{name} holds values that are not finite: training has diverged, lower the learning rate")
         tensors[name] = stored.contiguous()
-    fields = draft.config.to_checkpoint() | {"torch_dtype": str(dtype).removeprefix("torch.")}
+    return tensors
+
+
+def write_tensors(folder: Path, fields: dict[str, Any], tensors: dict[str, Tensor], dtype: torch.dtype) -> None:
+    """Write `fields` as config.json, and the tensors, each file atomically."""
+    fields = fields | {"torch_dtype": str(dtype).removeprefix("torch.")}
     write_bytes(folder / CONFIG, (json.dumps(fields, indent=2) + "\n").encode())
     write_bytes(folder / WEIGHTS, save(tensors, {"format": "pt"}))
 
@@ -77,14 +92,14 @@ def load_checkpoint(folder: Path) -> Eagle3Draft:
     Raises:
         DraftError: a file is missing or damaged, or a tensor is missing, unknown, or of another shape or dtype.
     """
-    config = _read_config(folder / CONFIG)
+    config = DraftConfig.from_checkpoint(read_fields(folder / CONFIG))
     path = folder / WEIGHTS
     try:
         with safe_open(path, "pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
     except (OSError, SafetensorError) as exc:
         raise DraftError(f"{path} cannot be read: {exc}") from exc
-    _check(tensors, config, path)
+    check_tensors(tensors, config, path)
     draft = Eagle3Draft(config)
     draft.load_state_dict({n: t.float() if t.is_floating_point() else t for n, t in tensors.items()})
     return draft
@@ -103,22 +118,32 @@ def load_draft(artifact: Shards) -> Eagle3Draft:
     return load_checkpoint(weights.parent)
 
 
-def _read_config(path: Path) -> DraftConfig:
+def read_fields(path: Path) -> dict[str, Any]:
+    """The fields of a config.json.
+
+    Raises:
+        DraftError: it is missing or no JSON object.
+    """
     try:
         fields: Any = json.loads(path.read_bytes())
     except (OSError, ValueError) as exc:
         raise DraftError(f"{path} cannot be read: {exc}") from exc
     if not isinstance(fields, dict):
         raise DraftError(f"{path} holds no JSON object")
-    return DraftConfig.from_checkpoint(fields)
+    return fields
 
 
-def _check(tensors: dict[str, Tensor], config: DraftConfig, path: Path) -> None:
+def check_tensors(tensors: Mapping[str, Tensor], config: DraftConfig, path: Path) -> None:
+    """Hold names, shapes, dtypes and the mapping of a stored draft against its config.
+
+    Raises:
+        DraftError: names the tensors, and the file.
+    """
     expected = expected_tensors(config)
     if missing := sorted(set(expected) - set(tensors)):
-        raise DraftError(f"{path} lacks {', '.join(missing)}: export the draft again")
+        raise DraftError(f"{path} lacks {', '.join(missing)}: the draft must be exported again")
     if unknown := sorted(set(tensors) - set(expected)):
-        raise DraftError(f"{path} holds unknown tensors {', '.join(unknown)}: use the names of SGLang's layout")
+        raise DraftError(f"{path} holds unknown tensors {', '.join(unknown)}: only SGLang's names can be read")
     for name, shape in expected.items():
         tensor = tensors[name]
         if tuple(tensor.shape) != shape:
@@ -126,7 +151,22 @@ def _check(tensors: dict[str, Tensor], config: DraftConfig, path: Path) -> None:
         dtypes = {"d2t": (torch.int64,), "t2d": (torch.bool,)}.get(name, _COMPUTE)
         if tensor.dtype not in dtypes:
             raise DraftError(f"{path}: {name} has dtype {tensor.dtype}, one of {[str(d) for d in dtypes]} is expected")
-    ids = tensors["d2t"] + torch.arange(config.draft_vocab_size)
-    inside = bool(((ids >= 0) & (ids < config.vocab_size)).all())
-    if not inside or int(tensors["t2d"].sum()) != len(ids) or not bool(tensors["t2d"][ids].all()):
-        raise DraftError(f"{path}: d2t and t2d contradict each other or leave the vocabulary of {config.vocab_size}")
+    _check_mapping(tensors["d2t"], tensors["t2d"], path)
+
+
+def _check_mapping(d2t: Tensor, t2d: Tensor, path: Path) -> None:
+    ids = d2t + torch.arange(len(d2t))
+    if _names(ids, t2d):
+        return
+    if _names(d2t, t2d):
+        raise DraftError(
+            f"{path}: d2t holds the target ids themselves, and offsets are expected: target id = draft id + d2t[draft "
+            "id]. Subtract 0, 1, 2, ... from it"
+        )
+    raise DraftError(f"{path}: d2t and t2d contradict each other or leave the vocabulary of {len(t2d)}")
+
+
+def _names(ids: Tensor, t2d: Tensor) -> bool:
+    """Whether these are exactly the ids, each once, that t2d marks."""
+    inside = bool(((ids >= 0) & (ids < len(t2d))).all())
+    return inside and int(t2d.sum()) == len(ids.unique()) == len(ids) and bool(t2d[ids].all())

@@ -7,8 +7,10 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from schemas.errors import DraftError
+from tasks.target.layers import layer_ids, layers_of_ids
 
 ARCHITECTURE = "LlamaForCausalLMEagle3"
+LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 SWITCHES = ("fc_norm", "norm_output", "norm_before_residual")  # written only where on: absent means off to all engines
 
 
@@ -43,8 +45,9 @@ class DraftConfig(BaseModel):
     def to_checkpoint(self) -> dict[str, Any]:
         """The fields of `config.json`.
 
-        Aux ids are written as "input of this layer" (output of the one before): vLLM, llama.cpp and SGLang since
-        sglang#25454 read them so when the first is 2, and they equal every engine's default for the default layers.
+        The layers stand there twice: at the top as vLLM (which looks there first) and llama.cpp count, in
+        `eagle_config` by their outputs. SGLang looks only there, and takes ids that begin with 1 so in every version
+        and for every target; other ids it takes so for some targets only (tasks/draft/engines.py).
         """
         switches = {name: True for name in SWITCHES if getattr(self, name)}
         scaling = {k: v for k, v in self.rope_parameters.items() if k != "rope_theta"}
@@ -73,8 +76,9 @@ class DraftConfig(BaseModel):
             "bos_token_id": self.bos_token_id,
             "eos_token_id": self.eos_token_id,
             "pad_token_id": self.pad_token_id,
+            LAYER_IDS: layer_ids(self.aux_layers, "vllm"),
             "eagle_config": {
-                "eagle_aux_hidden_state_layer_ids": [layer + 1 for layer in self.aux_layers],
+                LAYER_IDS: layer_ids(self.aux_layers, "sglang_outputs"),
                 "use_aux_hidden_state": True,
             },
         } | switches
@@ -95,7 +99,11 @@ class DraftConfig(BaseModel):
             raise DraftError(f"config.json names the architecture {fields.get('architectures')}, not {ARCHITECTURE}")
         own = {name: fields[name] for name in cls.model_fields if name in fields}
         try:
-            ids = fields["eagle_config"]["eagle_aux_hidden_state_layer_ids"]
-            return cls.model_validate(own | {"aux_layers": tuple(i - 1 for i in ids)})
+            layers = tuple(layers_of_ids(fields[LAYER_IDS], "vllm"))
+            named = tuple(fields["eagle_config"][LAYER_IDS])
+            config = cls.model_validate(own | {"aux_layers": layers})
         except (KeyError, TypeError, ValidationError) as exc:
             raise DraftError(f"config.json is not that of an EAGLE-3 draft: {exc}") from exc
+        if named != layers:
+            raise DraftError(f"config.json names the layers {layers} for vLLM, and {named} for SGLang: export it again")
+        return config

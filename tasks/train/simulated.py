@@ -65,10 +65,15 @@ class HeldOut:
     @torch.no_grad()
     def measure(self, draft: Eagle3Draft, test: TrainingTimeTest, crew: Crew) -> SimulatedAcceptance:
         """Simulated acceptance over all sequences."""
-        counts = crew.map(lambda index: self._measure(index, draft, test), range(len(self._store)))
+        counts = self.by_sequence(draft, test, crew)
         survived = [sum(column) for column in zip(*(count.survived for count in counts), strict=True)]
         chains = [sum(column) for column in zip(*(count.chains for count in counts), strict=True)]
         return SimulatedAcceptance(survived, chains)
+
+    @torch.no_grad()
+    def by_sequence(self, draft: Eagle3Draft, test: TrainingTimeTest, crew: Crew) -> list[SimulatedAcceptance]:
+        """Simulated acceptance of each sequence."""
+        return crew.map(lambda index: self._measure(index, draft, test), range(len(self._store)))
 
     @torch.no_grad()
     def _measure(self, index: int, draft: Eagle3Draft, test: TrainingTimeTest) -> SimulatedAcceptance:

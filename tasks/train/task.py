@@ -53,7 +53,7 @@ def initialise_draft(
         if spec.initialise_from_target:
             take_from_target(draft, model.layers[-1].state_dict(), final_norm(model), parts.head)
     fold(draft, scale)
-    return _publish(draft, {"aux_scale": scale})
+    return publish_draft(draft, {"aux_scale": scale})
 
 
 @artifact_task(version="1", exclude=("target_spec", "compute"))
@@ -98,7 +98,8 @@ def train_draft(
     workspace().add_table(
         "curve", "curve.parquet", TRAINING_CURVE.table([asdict(point) for point in training.curve]), TRAINING_CURVE
     )
-    return _publish(draft, {"aux_scale": scale, "steps": training.done}, training.clock.summary())
+    facts = {"aux_scale": scale, "steps": training.done} | ({"keep": spec.keep} if spec.keep == "best" else {})
+    return publish_draft(draft, facts, training.clock.summary())
 
 
 def common_layers(states: list[Shards]) -> list[int]:
@@ -140,7 +141,8 @@ def final_norm(target: Target) -> torch.Tensor:
     return weight.detach()
 
 
-def _publish(draft: Eagle3Draft, facts: dict[str, Any], measures: dict[str, float] | None = None) -> Shards:
+def publish_draft(draft: Eagle3Draft, facts: dict[str, Any], measures: dict[str, float] | None = None) -> Shards:
+    """A draft in float32 as the running task's artifact: parts "config" and "weights"."""
     space = workspace()
     write_checkpoint(space.ensure_folder(), draft, torch.float32)
     space.add_file("config", CONFIG)

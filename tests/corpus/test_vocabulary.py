@@ -8,12 +8,14 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.numpy import save_file
 
 from schemas.corpus import CORPUS
 from schemas.errors import RecipeError
 from schemas.ragged import Counts
 from schemas.sections import VocabularySpec
-from tasks.corpus.task import build_vocabulary
+from tasks.artifacts.workspace import Workspace
+from tasks.corpus.task import adopt_vocabulary, build_vocabulary, sample_sequences
 from tasks.corpus.vocabulary import choose_vocabulary, count_completions, coverage
 from tests.rows import ALSO_END, END, TARGET, VOCAB, prompt_id, run_body, stored
 
@@ -178,3 +180,50 @@ def test_the_task_counts_the_train_split_only(store: Path):
         "coverage": {"train": {"tokens": 3, "covered": 3}, "heldout": {"tokens": 20, "covered": 0}},
     }
     assert found.rows("coverage") == 2
+
+
+def test_the_smallest_size_with_the_coverage_is_chosen():
+    vocab = 2000
+    counts = np.zeros(vocab, np.int64)
+    counts[500:1500] = 10
+    found = {
+        share: choose_vocabulary(counts, VocabularySpec(size=1900, prior=0, coverage=share), ENDS, SPECIAL)
+        for share in (0.1, 0.5, 0.95)
+    }
+    for share, table in found.items():
+        size = table.num_rows
+        assert size % 128 == 0
+        assert table["count"].to_numpy().sum() >= share * counts.sum()
+        assert size - 128 < share * 1000 + len(ENDS) + 1  # 128 fewer would not do
+    assert found[0.1].num_rows < found[0.5].num_rows < found[0.95].num_rows
+
+
+def test_a_coverage_that_the_size_cannot_reach_is_an_error_with_what_it_reaches():
+    counts = np.full(2000, 10, np.int64)
+    with pytest.raises(RecipeError, match=r"coverage is 0\.9, and 18\d\d tokens.*size 1000 covers 0\.5000"):
+        choose_vocabulary(counts, VocabularySpec(size=1000, prior=0, coverage=0.9), ENDS, SPECIAL)
+
+
+def test_a_parents_vocabulary_is_taken_as_it_is(store: Path, caplog: pytest.LogCaptureFixture):
+    ids = np.array([9, 2, 300, 7], np.int64)  # no order of their own
+    folder = Workspace("adopt_parent/given.parquet")
+    save_file({"d2t": ids - np.arange(4)}, folder.path("model.safetensors"))
+    folder.add_file("weights", "model.safetensors")
+    given_corpus = stored("given", "corpus", CORPUS, [corpus(("chat", "train", [1], [9, 9, 300, 8, END]))])
+    with caplog.at_level("WARNING", "eyas.corpus"):
+        found = run_body(adopt_vocabulary, TARGET, given_corpus, folder.publish())
+    assert found.table("vocabulary")["target_id"].to_pylist() == ids.tolist()
+    assert found.table("vocabulary")["count"].to_pylist() == [2, 1, 1, 0]
+    assert found.table("coverage").to_pylist() == [{"dataset": "chat", "split": "train", "tokens": 5, "covered": 4}]
+    assert f"lacks the control ids [{ALSO_END}]" in caplog.text
+
+
+def test_a_sample_is_spread_over_the_training_sequences(store: Path):
+    rows = [("chat", "heldout" if number % 3 == 2 else "train", [1], [number + 10]) for number in range(30)]
+    given_corpus = stored("given", "corpus", CORPUS, [corpus(*rows)[:10], corpus(*rows)[10:]])
+    found = next(run_body(sample_sequences, given_corpus, 5).tables("corpus"))
+    assert found.num_rows == 5
+    assert set(found["split"].to_pylist()) == {"train"}
+    firsts = [ids[1] - 10 for ids in found["token_ids"].to_pylist()]
+    assert (firsts[0], firsts[-1]) == (0, 28)
+    assert run_body(sample_sequences, given_corpus, 500, name="all").facts == {"sequences": 20}

@@ -5,7 +5,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from schemas import answers, corpus, measures, prompts
+from schemas import answers, corpus, measures, prompts, warm_start
 from schemas.contract import REGISTRY, Contract, scalar_frame
 from schemas.errors import ContractViolation
 from schemas.ragged import Ragged
@@ -43,6 +43,7 @@ GOOD: dict[str, dict[str, Any]] = {
     },
     "vocabulary": {"draft_id": 0, "target_id": 7, "count": 0, "forced": True},
     "coverage": {"dataset": "chat", "split": "heldout", "tokens": 9, "covered": 9},
+    "lost_mass": {"dataset": "chat", "positions": 9, "lost_mass": 0.02, "best_outside": 1},
     "hidden_states": {
         "sequence_id": prompt_id(1),
         "split": "train",
@@ -56,6 +57,14 @@ GOOD: dict[str, dict[str, Any]] = {
     },
     "probe": {"check": "agreement", "value": 1.0, "limit": 0.99},
     "training_curve": {"step": 0, "kind": "loss", "position": 0, "value": 1.5},
+    "readings": {
+        "reading": "input_to_layer",
+        "aux_layers": [1, 29, 57],
+        "position": 0,
+        "chains": 9,
+        "survived": 4,
+        "kept": True,
+    },
     "acceptance": {
         "prompt_id": prompt_id(1),
         "dataset": "chat",
@@ -71,6 +80,10 @@ GOOD: dict[str, dict[str, Any]] = {
 }
 
 BAD = [
+    ("lost_mass", {"lost_mass": 1.5}, "lost_mass fails in_range"),
+    ("lost_mass", {"best_outside": 10}, "row 0 fails outside_within_positions"),
+    ("readings", {"survived": 10}, "row 0 fails survived_within_chains"),
+    ("readings", {"aux_layers": [1, 29]}, "aux_layers.length fails"),
     ("prompts", {"prompt_id": "XYZ"}, "prompt_id fails str_matches"),
     ("prompts", {"dataset": ""}, "dataset fails str_length"),
     ("prompts", {"split": "test"}, "split fails isin"),
@@ -110,7 +123,7 @@ BAD = [
 
 
 def test_every_contract_of_the_tables_is_tried_here():
-    modules = (answers, corpus, measures, prompts)
+    modules = (answers, corpus, measures, prompts, warm_start)
     contracts = [value for module in modules for value in vars(module).values() if isinstance(value, Contract)]
     assert {contract.name for contract in contracts} == set(GOOD)
 

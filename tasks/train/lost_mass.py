@@ -1,0 +1,87 @@
+"""What a draft vocabulary costs: the probability that the target gives to tokens that the draft can never propose."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import torch
+from torch import Tensor
+
+from schemas.corpus import LOST_MASS, VOCABULARY
+from schemas.errors import ArtifactInvalid
+from schemas.sections import ComputeSpec, TargetSpec
+from tasks.artifacts.artifact import Rows, Shards
+from tasks.artifacts.task import artifact_task
+from tasks.draft.linear import product
+from tasks.target.model import load_target
+from tasks.train.loader import SequenceStore
+from tasks.train.task import teacher_parts
+
+_BLOCK_SCORES = 2**23
+
+
+@artifact_task(version="1", exclude=("target_spec", "compute"))
+def measure_lost_mass(
+    target: Shards,
+    vocabulary: Shards,
+    corpus: Shards,
+    states: list[Shards],
+    target_spec: TargetSpec,
+    compute: ComputeSpec,
+) -> Rows:
+    """Per dataset, over held-out completions: a table of LOST_MASS.
+
+    Args:
+        target: the prepared target.
+        vocabulary: part `vocabulary`.
+        corpus: part `corpus`, for the datasets of its held-out sequences.
+        states: the hidden states of the corpus's shards, in order.
+        target_spec: where the target is.
+        compute: threads.
+
+    Raises:
+        ArtifactInvalid: the states are not those of the corpus.
+    """
+    torch.set_num_threads(compute.threads_per_worker)
+    head = teacher_parts(load_target(target, target_spec), torch.device("cpu")).head
+    ids = torch.tensor(vocabulary.table(VOCABULARY.name)["target_id"].to_pylist(), dtype=torch.int64)
+    heldout = [row for table in corpus.tables("corpus") for row in table.to_pylist() if row["split"] == "heldout"]
+    store = SequenceStore(states, "heldout")
+    sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+    for index, row in enumerate(heldout):
+        sequence = store.read(index) if index < len(store) else None
+        if sequence is None or sequence.token_ids.tolist() != row["token_ids"]:
+            raise ArtifactInvalid(
+                f"the hidden states are not those of sequence {row['sequence_id']}: extract them again"
+            )
+        if sequence.served:
+            lost, outside = outside_mass(sequence.teacher_states().to(head.dtype), head, ids)
+            added = (len(lost), float(lost.sum(dtype=torch.float64)), int(outside.sum()))
+            sums[row["dataset"]] = [a + b for a, b in zip(sums[row["dataset"]], added, strict=True)]
+    rows = [
+        {"dataset": dataset, "positions": int(count), "lost_mass": lost / count, "best_outside": int(outside)}
+        for dataset, (count, lost, outside) in sorted(sums.items())
+    ]
+    return Rows(contract=LOST_MASS.name, table=LOST_MASS.table(rows, "lost mass"))
+
+
+@torch.no_grad()
+def outside_mass(states: Tensor, head: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """For each state the probability of the tokens that are not in `ids`, and whether the likeliest is one of them.
+
+    Args:
+        states: (rows, hidden), after the final norm.
+        head: (vocab, hidden).
+        ids: int64 (draft_vocab,).
+
+    Returns:
+        float (rows,) and bool (rows,).
+    """
+    inside = torch.zeros(len(head), dtype=torch.bool, device=head.device)
+    inside[ids] = True
+    lost, outside = [], []
+    for block in states.split(max(_BLOCK_SCORES // len(head), 1)):
+        scores = product(block, head)
+        lost.append(torch.softmax(scores, -1)[:, ~inside].sum(-1))
+        outside.append(~inside[scores.argmax(-1)])
+    return torch.cat(lost), torch.cat(outside)

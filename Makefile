@@ -7,13 +7,18 @@ STAMP := .venv/.installed
 # Pytest's own options, and the number of processes that run tests: make test PYTEST="-k draft" WORKERS=4
 PYTEST ?=
 WORKERS ?= 2
+# Which engines are installed: make engines ENGINES=llamacpp
+ENGINES ?= llamacpp vllm sglang
 
-.PHONY: help venv demo smoke up test lint bench clean
+.PHONY: help venv engines demo smoke up test lint bench clean
 
 help: ## What can be made
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1	\2/'
 
 venv: $(STAMP) ## The environment in .venv, every version as in constraints.txt
+
+engines: venv ## llama.cpp, vLLM and SGLang for this CPU, each in an environment under ~/.cache/eyas/engines
+	$(BIN)/python -m tasks.engines.install $(ENGINES)
 
 demo: venv ## The main job: prompts to a measured draft, on two cores (results in ./store)
 	$(BIN)/python -m flows.build_draft deployments/recipes/quickstart.yaml

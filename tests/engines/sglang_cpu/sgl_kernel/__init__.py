@@ -1,6 +1,6 @@
 """Plain-torch stand-ins for the kernels that SGLang's CPU path imports. Ours, for tests: says nothing of SGLang's own.
 
-PyPI has no build of sgl-kernel for CPUs. Model code, scheduler, verification, counters and HTTP server are SGLang's own;
+PyPI has no build of sgl-kernel for CPUs. Model code, scheduler, verification, counters and HTTP server are SGLang's;
 only what stands in attention.py, slots.py and tree.py is not. Every other name raises when it is called.
 """
 

@@ -37,6 +37,10 @@ class EngineError(EyasError):
     """An engine failed, or answered something that cannot be used."""
 
 
+class ServerEnded(EngineError):
+    """A server that was started here has ended by itself: gives the last lines of its log."""
+
+
 class BudgetExhausted(EngineError):
     """A cap allows no further request: says what is answered, what is left, and what was spent. Raise it to go on."""
 

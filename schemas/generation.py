@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from schemas.sections import BESIDE, Section, Temperature
-from schemas.serving import ServingSpec
+from schemas.sections import ADDED, BESIDE, Section, Temperature
+from schemas.serving import LaunchSpec, ServingSpec
 
 
 class GenerationSpec(Section):
@@ -37,6 +37,12 @@ class GenerationSpec(Section):
         description="Answers cut at max_tokens are generated again with this limit; 0 leaves them as they are.",
     )
     serving: ServingSpec = ServingSpec()
+    launch: LaunchSpec | None = Field(
+        default=None,
+        description="Start a server with the target for the answers, and stop it after; in the place of "
+        "serving.endpoints. Its name for the target is chosen.",
+        json_schema_extra=ADDED,
+    )
 
     @property
     def is_served(self) -> bool:
@@ -54,8 +60,12 @@ class GenerationSpec(Section):
     @model_validator(mode="after")
     def _no_contradictions(self) -> GenerationSpec:
         serving = self.serving
-        if self.is_served and not serving.endpoints:
-            raise ValueError(f"engine {self.engine} needs a server: give serving.endpoints")
+        if self.launch and self.launch.engine != self.engine:
+            raise ValueError(f"engine is {self.engine}, but launch.engine is {self.launch.engine}: make them the same")
+        if self.launch and (serving.endpoints or serving.model):
+            raise ValueError("serving.endpoints and serving.model are for servers that run; leave them out with launch")
+        if self.is_served and not serving.endpoints and not self.launch:
+            raise ValueError(f"engine {self.engine} needs a server: give serving.endpoints, or launch")
         if self.engine == "openrouter" and not serving.model:
             raise ValueError("engine openrouter needs serving.model, such as author/model")
         if self.is_served and self.regenerate_tokens:

@@ -20,7 +20,7 @@ from typing import IO
 
 import httpx
 
-from schemas.errors import EngineError
+from schemas.errors import EngineError, RunStopped, ServerEnded
 from schemas.serving import LaunchSpec
 from tasks.artifacts.redaction import SECRET_VARIABLE
 from tasks.artifacts.store import store_root
@@ -49,21 +49,26 @@ class Server:
     pid: int
     log: Path
     check: Callable[..., None]
-    """Raises EngineError with the last lines of its log if it has ended, or does within the seconds that are given."""
+    """Raises ServerEnded with the last lines of its log if it has ended, or does within the seconds that are given."""
 
 
 @contextlib.contextmanager
-def launched(spec: LaunchSpec, model: Path, name: str) -> Iterator[Server]:
+def launched(
+    spec: LaunchSpec, model: Path, name: str, is_stopped: Callable[[], bool] = lambda: False
+) -> Iterator[Server]:
     """A server that answers, until the block ends.
 
     Args:
         spec: which engine, and how.
         model: a Hugging Face folder; for llama.cpp a GGUF file.
         name: under which the model is served.
+        is_stopped: whether to wait no longer for the start, which may take minutes.
 
     Raises:
         EngineError: the engine is not installed, the port is taken, or the server does not start in time, dies, or
-            serves another model. If it dies in the block, that takes the place of the block's error.
+            serves another model.
+        ServerEnded: it died in the block, which failed for that reason.
+        RunStopped: while it started.
     """
     python = python_of(spec.engine)
     port = _port(spec)
@@ -76,22 +81,24 @@ def launched(spec: LaunchSpec, model: Path, name: str) -> Iterator[Server]:
     ):
         assert process.output
         output.follow(process.output)
-        _await_ready(spec, url, process, output)
+        _await_ready(spec, url, process, output, is_stopped)
         require_model(url, name)
         output.started()
 
         def check(wait_seconds: float = 0) -> None:
             if (code := process.ended(wait_seconds)) is not None:
                 output.finish()
-                raise EngineError(f"the {spec.engine} server at {url} {_ended(code)}; {output.tail()}")
+                raise ServerEnded(f"the {spec.engine} server at {url} {_ended(code)}; {output.tail()}")
 
         try:
             yield Server(url, name, process.pid, Path(log.name), check)
+        except ServerEnded:
+            raise
         except Exception as exc:
             try:
                 check(_DEATH_SECONDS)
-            except EngineError as died:
-                raise died from exc
+            except ServerEnded as ended:
+                raise ended from exc
             raise
 
 
@@ -173,7 +180,7 @@ def _log_file(name: str) -> IO[bytes]:
     raise AssertionError
 
 
-def _await_ready(spec: LaunchSpec, url: str, process: Child, output: Output) -> None:
+def _await_ready(spec: LaunchSpec, url: str, process: Child, output: Output, is_stopped: Callable[[], bool]) -> None:
     deadline = time.monotonic() + spec.start_seconds
     is_ready = False
     while not is_ready:
@@ -187,6 +194,8 @@ def _await_ready(spec: LaunchSpec, url: str, process: Child, output: Output) -> 
                 else (f"the {spec.engine} server {_ended(code)} before it was ready")
             )
             raise EngineError(f"{what}; {tail}")
+        if is_stopped():
+            raise RunStopped(f"the run was stopped while {spec.engine} started; start again to go on")
         if time.monotonic() > deadline:
             raise EngineError(
                 f"the {spec.engine} server was not ready within {spec.start_seconds:g} s: raise launch.start_seconds, "

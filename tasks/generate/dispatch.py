@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from schemas.errors import BudgetExhausted, EngineError, EyasError, RunStopped
+from schemas.errors import BudgetExhausted, EngineError, EyasError, RunStopped, ServerEnded
 from schemas.serving import PartitionSpec
 from tasks.formats.format import Fault
 from tasks.generate.budget import RUN, Budget
@@ -40,6 +40,7 @@ REFUSED, NO_ANSWER = "request_refused", "no_answer"
 _IN_A_ROW = 20  # failures without an answer between them after which there is no use in going on
 _TURN = 16  # conversations that are looked at in one turn of the event loop
 _LOG_SECONDS = 5.0
+_CHECK_SECONDS = 1.0
 
 _log = logging.getLogger("eyas.generate")
 
@@ -91,6 +92,7 @@ async def dispatch(job: Job, partitions: Sequence[Partition], stores: Stores, ph
     """Have every turn answered, or know why it is not; `phase` is what bars and status call it.
 
     Raises:
+        ServerEnded: a server that was started for this has ended.
         BudgetExhausted: a cap is reached.
         RunStopped: a stop was requested.
         EngineError: the servers refuse, or cannot be reached; what was answered is kept.
@@ -133,7 +135,7 @@ class _Dispatch:
             if metered := self.job.engine == "openrouter":
                 await read_account(client, self.job.endpoints, ledger.folder, "before")
             with stoppable() as stop:
-                helpers = [asyncio.create_task(self._watch(stop)), asyncio.create_task(self._tell())]
+                helpers = [asyncio.create_task(one) for one in (self._watch(stop), self._tell(), self._attend())]
                 try:
                     for partition in partitions:
                         if partition.bounds and not self._error:
@@ -344,6 +346,15 @@ class _Dispatch:
             self._in_background(asyncio.to_thread(self._write_standing))
             await asyncio.sleep(_LOG_SECONDS)
             self.tally.log()
+
+    async def _attend(self) -> None:
+        while True:
+            await asyncio.sleep(_CHECK_SECONDS)
+            try:
+                self.job.check()
+            except ServerEnded as exc:
+                self._end(ServerEnded(f"{self._kept()}. The reason: {exc}"))
+                return
 
     def _in_background(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)

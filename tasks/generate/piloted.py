@@ -53,8 +53,8 @@ def forecast_served(
     Raises:
         BudgetExhausted, RunStopped, EngineError: as `generate_served`.
     """
-    job, parts = prepared(target, prompts, spec, partitions, markers_in_prompt, seed, target_spec)
-    return make_forecast(job, parts, store_root(), run, workspace(), spec, pilot_prompts)
+    with prepared(target, prompts, spec, partitions, markers_in_prompt, seed, target_spec) as (job, parts):
+        return make_forecast(job, parts, store_root(), run, workspace(), spec, pilot_prompts)
 
 
 def make_forecast(

@@ -36,6 +36,7 @@ from tasks.generate.ledger import Ledger, read_ledger, total, totals
 from tasks.generate.paid import PaidAnswers, open_paid
 from tasks.generate.serve.account import account_of, account_table
 from tasks.generate.serve.job import Job, Means, endpoints_of, job_of, look_around
+from tasks.generate.serve.launching import servers_of
 from tasks.generate.serve.reading import Read, read, take
 from tasks.generate.serve.reconcile import book_known
 from tasks.generate.turns import STEP, Turns
@@ -78,10 +79,11 @@ def generate_served(
         RunStopped: it was told to stop; answers are kept.
         EngineError: the servers refuse, or answer something that cannot be used; answers are kept.
     """
-    job, parts = prepared(target, prompts, spec, partitions, markers_in_prompt, seed, target_spec)
-    return answer_all(job, parts, store_root(), run, workspace(), spec, approved_nanousd)
+    with prepared(target, prompts, spec, partitions, markers_in_prompt, seed, target_spec) as (job, parts):
+        return answer_all(job, parts, store_root(), run, workspace(), spec, approved_nanousd)
 
 
+@contextmanager
 def prepared(
     target: Shards,
     prompts: Shards,
@@ -90,13 +92,17 @@ def prepared(
     markers_in_prompt: str,
     seed: int,
     target_spec: TargetSpec,
-) -> tuple[Job, list[Partition]]:
-    """All that is asked, and how; the servers are asked who they are."""
-    endpoints = endpoints_of(spec.engine, spec.serving)
-    survey = asyncio.run(look_around(spec.engine, endpoints, spec.serving))
-    job = job_of(spec, endpoints, survey, means_of(target, target_spec, markers_in_prompt), seed)
+) -> Iterator[tuple[Job, list[Partition]]]:
+    """All that is asked, and how, while the servers run; they are asked who they are."""
     table = pa.concat_tables(prompts.tables("train"))
-    return job, partitioned(table, partitions, spec.serving)
+    means = means_of(target, target_spec, markers_in_prompt)
+    with servers_of(spec, target, target_spec) as asking:
+        serving = asking.serving
+        endpoints = endpoints_of(spec.engine, serving)
+        survey = asyncio.run(look_around(spec.engine, endpoints, serving))
+        asked = spec.model_copy(update={"serving": serving})
+        job = job_of(asked, endpoints, survey, replace(means, revision=asking.revision), seed)
+        yield replace(job, check=asking.check), partitioned(table, partitions, serving)
 
 
 @contextmanager

@@ -14,12 +14,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from schemas.errors import EngineError
+from schemas.errors import EngineError, RunStopped
 from schemas.serving import LaunchSpec
 from tasks.engines.launch import launched, require_model
+from tests.engines.installing import ROOT, install_in_place_of
 from tests.engines.processes import is_alive, wait_until_gone
 
-ROOT = Path(__file__).parents[2]
 STAND_IN = Path(__file__).with_name("stand_in.py")
 
 
@@ -27,10 +27,7 @@ STAND_IN = Path(__file__).with_name("stand_in.py")
 def engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An environment for vLLM in which the stand-in takes its place."""
     root = tmp_path / "engines"
-    python = root / "vllm" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{STAND_IN}" "$@"\n')
-    python.chmod(0o755)
+    install_in_place_of("vllm", root, str(STAND_IN))
     monkeypatch.setenv("EYAS_ENGINES", str(root))
     return root
 
@@ -124,6 +121,12 @@ def test_a_server_that_is_killed_says_so_when_asked(store: Path) -> None:
         wait_until_gone(server.pid, helper)
         with pytest.raises(EngineError, match="was killed by signal 9"):
             server.check(5)
+
+
+def test_a_start_that_is_stopped_is_not_waited_for(store: Path) -> None:
+    with pytest.raises(RunStopped, match="while vllm started"):
+        launched(spec("--start-seconds", "60"), Path("some"), "some", lambda: True).__enter__()
+    wait_until_gone(*processes(store / "logs" / "vllm-some-1.log"))
 
 
 def test_errors_that_are_not_the_servers_stay_as_they_are(store: Path) -> None:

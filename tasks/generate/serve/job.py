@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -71,6 +71,8 @@ class Job:
     survey: Survey
     means: Means
     seed: int
+    check: Callable[[], None] = lambda: None
+    """Raises ServerEnded if a server that was started for this has ended."""
 
     @property
     def sends_ids(self) -> bool:

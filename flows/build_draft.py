@@ -8,7 +8,7 @@ No postponed annotations here: Prefect loads this file under another name and mu
 from typing import Any, cast
 
 from prefect import flow
-from prefect.futures import PrefectFuture
+from prefect.futures import PrefectFuture, wait
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 from flows.dataset import Dataset, make_dataset, prepared_target
@@ -22,6 +22,7 @@ from tasks.benchmark.task import measure_acceptance
 from tasks.export.task import export_draft, export_layout
 from tasks.extract.task import extract_states, probe_target, require_space_for_states
 from tasks.report.task import report_run
+from tasks.states.launching import state_servers
 from tasks.train.lost_mass import measure_lost_mass
 from tasks.train.task import train_draft
 
@@ -45,7 +46,8 @@ def build_draft(recipe: Recipe) -> None:
     parent = adopted_parent(steps, recipe, target)
     check_draft(recipe, target.facts, parent)
     made = make_dataset(steps, store, recipe, target)
-    vocabulary, states = _vocabulary_and_states(steps, recipe, made, parent)
+    with state_servers():
+        vocabulary, states = _vocabulary_and_states(steps, recipe, made, parent)
     trained = _train(steps, recipe, made, vocabulary, states, parent)
     report_run(store, recipe, steps.finished(), trained.result())
 
@@ -61,13 +63,15 @@ def _vocabulary_and_states(
     vocabulary = submit_vocabulary(steps, recipe, target, corpus, parent)
     shared = {"target": target, "spec": recipe.extraction, "target_spec": recipe.target, "compute": recipe.compute}
     probe = steps.submit(probe_target, "probe", prompts=prompts.split("train")[0], **shared)
-    probe.result()
+    rate = probe.result().measures.get("tokens_per_second", 0.0)
     shared["spec"] = extraction_for(steps, recipe, corpus, parent, shared)
-    require_space_for_states(corpus=corpus, **shared)
+    require_space_for_states(corpus=corpus, tokens_per_second=rate, **shared)
     states = [
         steps.submit(extract_states, f"extract {shard.label}", corpus=shard, **shared)
         for shard in corpus.split("corpus")
     ]
+    if recipe.extraction.launch:  # a server goes before the draft is trained, which wants its memory
+        wait(states)
     return vocabulary, states
 
 

@@ -10,8 +10,8 @@ from prefect.futures import PrefectFuture
 
 from flows.steps import Steps
 from schemas.errors import DraftError
+from schemas.extraction import ExtractionSpec
 from schemas.recipe import Recipe
-from schemas.sections import ExtractionSpec
 from tasks.artifacts.artifact import Shards
 from tasks.corpus.task import adopt_vocabulary, build_vocabulary, sample_sequences
 from tasks.draft.checkpoint import read_fields

@@ -15,6 +15,7 @@ import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from schemas.errors import RecipeError
+from schemas.extraction import ExtractionSpec
 from schemas.generation import GenerationSpec
 from schemas.sections import (
     AuditSpec,
@@ -24,7 +25,6 @@ from schemas.sections import (
     DatasetSpec,
     DraftSpec,
     ExportSpec,
-    ExtractionSpec,
     ReconstructionSpec,
     Section,
     TargetSpec,

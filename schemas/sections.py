@@ -186,22 +186,6 @@ class VocabularySpec(Section):
     )
 
 
-class ExtractionSpec(Section):
-    """Which hidden states are captured, and how."""
-
-    aux_layers: list[int] = Field(
-        default_factory=list,
-        description="Three layers whose OUTPUT is captured, 0-based; empty takes [1, L//2-1, L-4] of L layers.",
-    )
-    batch_tokens: int = Field(default=2048, ge=1, description="Padded tokens per forward pass.")
-    probe_agreement: float = Field(
-        default=0.99,
-        ge=0,
-        le=1,
-        description="Smallest share of greedy positions where lm_head(last state) must give the target's own token.",
-    )
-
-
 class ParentSpec(Section):
     """A trained draft to go on from: its shape, weights and vocabulary are taken as they are."""
 

@@ -11,9 +11,10 @@ import torch
 
 from schemas.corpus import CORPUS, VOCABULARY
 from schemas.errors import StoreError
+from schemas.extraction import ExtractionSpec
 from schemas.generation import GenerationSpec
 from schemas.prompts import PROMPTS
-from schemas.sections import BenchmarkSpec, ComputeSpec, ExportSpec, ExtractionSpec, TargetSpec, TrainingSpec
+from schemas.sections import BenchmarkSpec, ComputeSpec, ExportSpec, TargetSpec, TrainingSpec
 from tasks.artifacts import store as store_module
 from tasks.artifacts.artifact import Shards
 from tasks.artifacts.workspace import Workspace

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import pyarrow as pa
 from schemas.contract import Contract
 from schemas.errors import ArtifactInvalid, StoreError
 from tasks.artifacts.artifact import FILE, Shard, Shards
-from tasks.artifacts.files import sha256_file, sync_folder, verify_file, write_bytes, write_table
+from tasks.artifacts.files import sha256_file, sync_folder, table_stream, verify_file, write_bytes, write_table
 from tasks.artifacts.store import store_root
 
 _PUBLISHED = ".published.json"  # the finished manifest, from `publish` until the result is stored
@@ -45,6 +45,22 @@ class Workspace:
         path = self.path(name)
         write_table(path, table, contract, **options)
         self._files.append((part, contract.name, path, table.num_rows))
+
+    @contextmanager
+    def stream_table(
+        self, part: str, name: str, contract: Contract, *, compression: str = "zstd"
+    ) -> Iterator[Callable[[pa.Table], None]]:
+        """Write a table of the result piece by piece, see `table_stream`, and list it when the block ends."""
+        path, rows = self.path(name), 0
+        with table_stream(path, contract, compression=compression) as write:
+
+            def counted(piece: pa.Table) -> None:
+                nonlocal rows
+                write(piece)
+                rows += piece.num_rows
+
+            yield counted
+        self._files.append((part, contract.name, path, rows))
 
     def add_file(self, part: str, name: str) -> None:
         """List a file of the result that was written (atomically) at `path(name)`."""

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from schemas.errors import ProbeFailed
-from schemas.sections import ExtractionSpec
-from tasks.extract.states import aux_layers, right_padded
+from schemas.extraction import ExtractionSpec
+from tasks.states.embedded import right_padded
+from tasks.states.source import aux_layers
 from tasks.target.decoding import decode
 from tasks.target.model import Target
 

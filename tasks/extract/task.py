@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from itertools import islice
 
@@ -9,89 +10,132 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from schemas.corpus import HIDDEN_STATES, PROBE, STATE_BYTES
+from schemas.corpus import HIDDEN_STATES, PROBE
 from schemas.errors import ProbeFailed
-from schemas.sections import ComputeSpec, ExtractionSpec, TargetSpec
+from schemas.extraction import ExtractionSpec
+from schemas.sections import ComputeSpec, TargetSpec
 from tasks.artifacts.artifact import Rows, Shards
 from tasks.artifacts.store import require_space
 from tasks.artifacts.task import artifact_task, peek, workspace
 from tasks.extract.probe import PROMPTS, TOKENS, probe, refuse_failed
-from tasks.extract.states import aux_layers, extract_table, forecast_bytes
+from tasks.extract.server_probe import probe_server
+from tasks.extract.states import extracted, forecast_bytes
 from tasks.formats.format import Fault
 from tasks.progress import progress
+from tasks.states.opening import open_source
+from tasks.states.source import Asked, StateSource, aux_layers
 from tasks.target.model import load_target
+from tasks.target.parts import load_head_parts
 from tasks.target.rendering import Renderer, row_request
 
+log = logging.getLogger("eyas.extract")
 
-@artifact_task(version="1", exclude=("target_spec", "compute"))
+
+@artifact_task(version="2", exclude=("target_spec", "compute"))
 def extract_states(
     target: Shards, corpus: Shards, spec: ExtractionSpec, target_spec: TargetSpec, compute: ComputeSpec
 ) -> Shards:
-    """The hidden states of one shard of sequences: part "hidden_states", in its order, one sequence per row group.
+    """The hidden states of one shard of sequences: part "hidden_states", one sequence per row group.
 
     Raises:
-        ProbeFailed: names a sequence whose states are not finite.
-        StoreError: the states would not fit on the disk.
+        ProbeFailed: names a sequence whose states are not finite, or not one per id.
+        StoreError: the states would not fit on the disk, or those of a sequence in a file.
+        EngineError: a server fails, or does not give what was asked for.
     """
     torch.set_num_threads(compute.threads_per_worker)
     table = pa.concat_tables(corpus.tables("corpus"))
     hidden_size = target.facts["hidden_size"]
-    needed = forecast_bytes(table, hidden_size)
+    needed = forecast_bytes(table, hidden_size, spec)
     require_space(needed, f"extracting the hidden states of {table.num_rows} sequences")
-    model = load_target(target, target_spec)
+    source = open_source(target, target_spec, spec)
     tokens = sum(len(ids) for ids in table["token_ids"])
-    started = time.perf_counter()
-    with progress("extract", tokens, "tokens") as bar:
-        states = extract_table(model, table, spec, bar.advance)
-    seconds = time.perf_counter() - started
+    lengths = [len(ids) for ids in table["token_ids"]]
     space = workspace()
-    space.add_table(
-        "hidden_states", "hidden_states.parquet", states, HIDDEN_STATES, compression="none", rows_per_group=1
-    )
+    started = time.perf_counter()
+    with (
+        progress("extract", tokens, "tokens") as bar,
+        space.stream_table("hidden_states", "hidden_states.parquet", HIDDEN_STATES, compression="none") as write,
+    ):
+        for piece in extracted(source, table, hidden_size, spec):
+            write(piece)
+            bar.advance(sum(lengths[place] for place in piece["place"].to_pylist()))
+    seconds = time.perf_counter() - started
     facts = {
         "aux_layers": aux_layers(spec, target.facts["num_layers"]),
         "hidden_size": hidden_size,
-        "dtype": "bfloat16",
-        "sequences": states.num_rows,
+        "vocab_size": target.facts["vocab_size"],
+        "dtype": spec.storage,
+        "sequences": table.num_rows,
         "tokens": tokens,
     }
     return space.publish(facts, {"extract_seconds": seconds, "tokens_per_second": tokens / max(seconds, 1e-9)})
 
 
 def require_space_for_states(
-    target: Shards, corpus: Shards, spec: ExtractionSpec, target_spec: TargetSpec, compute: ComputeSpec
+    target: Shards,
+    corpus: Shards,
+    spec: ExtractionSpec,
+    target_spec: TargetSpec,
+    compute: ComputeSpec,
+    tokens_per_second: float = 0,
 ) -> None:
-    """Refuse to begin extraction when the states of the shards that are still missing would not fit.
+    """Say what extraction will take, and refuse to begin when the states of the shards that are missing do not fit.
+
+    Args:
+        tokens_per_second: as the probe measured it; 0 where it is not known.
 
     Raises:
-        StoreError: gives the forecast and the free space.
+        StoreError: gives the forecast and the free space, or names a sequence that is too long for a file.
     """
     inputs = {"target": target, "spec": spec, "target_spec": target_spec, "compute": compute}
-    shards = [(shard, shard.rows("corpus")) for shard in corpus.split("corpus")]
-    missing = sum(rows for shard, rows in shards if peek(extract_states, corpus=shard, **inputs) is None)
-    share = missing / max(sum(rows for _, rows in shards), 1)
-    states_per_token = len(aux_layers(spec, target.facts["num_layers"])) + 1
-    tokens = share * sum(corpus.facts["tokens"].values())
-    needed = int(tokens * states_per_token * target.facts["hidden_size"] * STATE_BYTES)
-    require_space(needed, f"extracting the hidden states of {missing:,} sequences")
+    sequences = tokens = needed = 0
+    for shard in corpus.split("corpus"):
+        if peek(extract_states, corpus=shard, **inputs) is None:
+            for table in shard.tables("corpus"):
+                sequences += table.num_rows
+                tokens += sum(len(ids) for ids in table["token_ids"])
+                needed += forecast_bytes(table, target.facts["hidden_size"], spec)
+    if sequences:
+        hours = tokens / tokens_per_second / 3600 if tokens_per_second else 0
+        lasting = f", about {hours:,.2f} hours at the probe's rate" if hours else ""
+        log.info(
+            "extraction: %s sequences, %s tokens, %s MiB (%s bytes per token)%s",
+            *(f"{sequences:,}", f"{tokens:,}", f"{needed / 2**20:,.0f}", f"{needed / tokens:,.0f}", lasting),
+        )
+    require_space(needed, f"extracting the hidden states of {sequences:,} sequences")
 
 
 @artifact_task(version="1", exclude=("target_spec", "compute"))
 def probe_target(
     target: Shards, prompts: Shards, spec: ExtractionSpec, target_spec: TargetSpec, compute: ComputeSpec
 ) -> Rows:
-    """Check captured states on a few training prompts; a table of PROBE.
+    """Check captured states on a few training prompts; a table of PROBE. Measures: tokens_per_second.
 
     Raises:
         ProbeFailed: gives the figures.
+        EngineError: a server fails, or does not give what was asked for.
     """
     torch.set_num_threads(compute.threads_per_worker)
-    model = load_target(target, target_spec)
-    rendered = probe_prompts(Renderer.of(target, target_spec), next(prompts.tables("train")))
-    checks = probe(model, rendered, spec)
+    prompt_ids = probe_prompts(Renderer.of(target, target_spec), next(prompts.tables("train")))
+    source = open_source(target, target_spec, spec)
+    if spec.is_served:
+        reference = load_target(target, target_spec) if spec.reference == "target" else None
+        parts, dtype = load_head_parts(target, target_spec), target.facts["dtype"]
+        checks = probe_server(source, reference, parts, prompt_ids, dtype, spec)
+    else:
+        checks = probe(load_target(target, target_spec), prompt_ids, spec)
     refuse_failed(checks)
     rows = [{"check": check.check, "value": check.value, "limit": check.limit} for check in checks]
-    return Rows(contract=PROBE.name, table=PROBE.table(rows, "probe"))
+    rate = {"tokens_per_second": _rate(source, prompt_ids)}
+    return Rows(contract=PROBE.name, table=PROBE.table(rows, "probe"), measures=rate)
+
+
+def _rate(source: StateSource, prompts: list[list[int]]) -> float:
+    """Tokens per second of short sequences, one batch or as many requests as the recipe allows."""
+    started = time.perf_counter()
+    for _ in source.states([Asked("probe", ids, len(ids) - 1) for ids in prompts]):
+        pass
+    return sum(map(len, prompts)) / (time.perf_counter() - started)
 
 
 def probe_prompts(renderer: Renderer, prompts: pa.Table) -> list[list[int]]:

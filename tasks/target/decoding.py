@@ -77,7 +77,8 @@ def prefill(target: Target, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, C
     Returns:
         the states after each prompt's last id (B, hidden), the cache, and its mask, int64 (B, positions).
     """
-    shared = _shared_length(prompts)
+    # what follows a shared prefix is aligned at its end, and the gap that this leaves would count in a window
+    shared = 0 if target.has_windows else _shared_length(prompts)
     prefix = block_cache(len(target.layers))
     if shared:
         target.hidden(torch.tensor([prompts[0][:shared]], device=target.device), cache=prefix)

@@ -51,6 +51,7 @@ class Target:
         self.device: torch.device = model.device
         self.decoder: nn.Module = model.get_decoder()
         self.layers: nn.ModuleList = self.decoder.layers  # type: ignore[assignment]
+        self.has_windows = _has_windows(model.config.get_text_config())
         self._collector = threading.local()
         for index, layer in enumerate(self.layers):
             layer.register_forward_hook(self._hook(index))
@@ -107,7 +108,7 @@ class Target:
             last = self.hidden(input_ids, attention_mask, position_ids, cache)
         finally:
             self._collector.states = None
-        return torch.cat([_captured(states, index) for index in aux_layers], dim=-1), last
+        return torch.cat([_captured(states, index).to(last.device) for index in aux_layers], dim=-1), last
 
     def _hook(self, index: int) -> Any:
         collector = self._collector
@@ -120,14 +121,32 @@ class Target:
         return keep
 
 
+def _has_windows(config: Any) -> bool:
+    """Whether some layers attend to the newest positions only, so that a gap in the cache would push out others."""
+    kinds = getattr(config, "layer_types", None)
+    if kinds:
+        return any(kind != "full_attention" for kind in kinds)
+    return bool(getattr(config, "sliding_window", None))
+
+
 def _captured(states: dict[int, Any], index: int) -> Tensor:
     if states[index] is None:
         raise TargetError(f"the target has no layer {index}: correct extraction.aux_layers")
     return states[index]
 
 
+def model_class(config: Any) -> Any:
+    """The transformers class that loads a configuration: a language model, or a wrapper that has one for its text."""
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    own_code = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
+    is_language_model = own_code or type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
+    return AutoModelForCausalLM if is_language_model else AutoModelForImageTextToText
+
+
 def _load_model(target: Shards, spec: TargetSpec) -> Any:
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig
     from transformers.utils import logging
 
     logging.disable_progress_bar()
@@ -135,7 +154,8 @@ def _load_model(target: Shards, spec: TargetSpec) -> Any:
         os.environ.setdefault(*_GROUPED_ATTENTION)
     folder = target_folder(target, spec)
     try:
-        model: Any = AutoModelForCausalLM.from_pretrained(
+        config = AutoConfig.from_pretrained(str(folder), trust_remote_code=spec.trust_remote_code)
+        model: Any = model_class(config).from_pretrained(
             str(folder),
             dtype=getattr(torch, spec.dtype),
             attn_implementation="sdpa",

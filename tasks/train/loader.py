@@ -17,13 +17,12 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
-from torch import Tensor
 
 from schemas.corpus import HIDDEN_STATES
 from schemas.errors import ArtifactInvalid, DraftError
 from tasks.artifacts.artifact import Shards
 from tasks.artifacts.files import verify_file
+from tasks.states.layout import StoredStates, stored_states
 from tasks.train.sequence import Sequence
 
 _OPEN_FILES = 16
@@ -31,6 +30,7 @@ _EPOCHS_PER_BATCH = 2  # permutations at hand: a batch may take the end of one e
 _AHEAD = 2  # batches that wait for the training step
 
 PART = "hidden_states"
+_BINARY = {field.name for field in HIDDEN_STATES.arrow if pa.types.is_large_binary(field.type)}
 
 
 class SequenceSource(Protocol):
@@ -61,10 +61,15 @@ class SequenceStore:
         for number, (shard, path) in enumerate(zip(shards, self._paths, strict=True)):
             verify_file(path, shard.bytes, shard.sha256, "sha256")
             file = self._file(number)
-            splits = iter(file.read(columns=["split"])["split"].to_pylist())
+            named = file.read(columns=["split", "place"])
+            found = zip(named["split"].to_pylist(), named["place"].to_pylist(), strict=True)
+            ordered: list[tuple[int, int, int]] = []  # place, group, row: a shard's rows come as they were computed
             for group in range(file.num_row_groups):
-                rows = range(file.metadata.row_group(group).num_rows)
-                places += [(number, group, row) for row in rows if next(splits) == split]
+                for row in range(file.metadata.row_group(group).num_rows):
+                    own_split, place = next(found)
+                    if own_split == split:
+                        ordered.append((place, group, row))
+            places += [(number, group, row) for _, group, row in sorted(ordered)]
         if not places:
             raise DraftError(f"the hidden states hold no sequence of the split {split!r}: nothing to do with them")
         self._places = np.asarray(places, dtype=np.int32)
@@ -146,21 +151,16 @@ def prefetched(store: SequenceSource, plan: BatchPlan, start: int) -> Iterator[I
 
 def _sequence(table: pa.Table, row: int, path: Path) -> Sequence:
     cells: dict[str, Any] = {name: table[name][row] for name in table.column_names}
-    hidden, last_from = cells["hidden_size"].as_py(), cells["last_from"].as_py()
-    token_ids = torch.tensor(cells["token_ids"].as_py(), dtype=torch.int64)
-    prompt_length = cells["prompt_length"].as_py()
+    plain = {n: cell.as_buffer() if n in _BINARY else cell.as_py() for n, cell in cells.items()}
     try:
-        aux = _states(cells["aux"], (len(token_ids), 3 * hidden))
-        last = _states(cells["last"], (len(token_ids) - last_from, hidden))
-    except (RuntimeError, ValueError) as exc:
-        raise ArtifactInvalid(f"{path}: states of sequence {cells['sequence_id']} have another length: {exc}") from exc
-    if not last_from <= prompt_length < len(token_ids):
-        raise ArtifactInvalid(f"{path}: sequence {cells['sequence_id']} lacks the states after its prompt")
-    sequence = Sequence(token_ids, aux, last, last_from, prompt_length, cells["sequence_id"].as_py())
+        sequence = sequence_of(stored_states(plain), plain["sequence_id"])
+    except ArtifactInvalid as exc:
+        raise ArtifactInvalid(f"{path}: {exc}") from exc
     if bad := sequence.not_finite():
         raise ArtifactInvalid(f"{path}: {bad} of sequence {sequence.name} are not finite: extract them again")
     return sequence
 
 
-def _states(cell: Any, shape: tuple[int, int]) -> Tensor:
-    return torch.frombuffer(bytearray(cell.as_buffer()), dtype=torch.bfloat16).view(shape)
+def sequence_of(states: StoredStates, name: str) -> Sequence:
+    """What training sees of a stored row."""
+    return Sequence(states.token_ids, states.aux, states.last, states.last_from, states.prompt_length, name)

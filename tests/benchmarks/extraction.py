@@ -18,9 +18,11 @@ import pyarrow as pa
 import torch
 
 from schemas.corpus import CORPUS, HIDDEN_STATES
-from schemas.sections import ExtractionSpec, TargetSpec
-from tasks.artifacts.files import write_table
-from tasks.extract.states import cut_batches, extract_table, right_padded
+from schemas.extraction import ExtractionSpec
+from schemas.sections import TargetSpec
+from tasks.artifacts.files import table_stream
+from tasks.extract.states import extracted
+from tasks.states.embedded import EmbeddedSource, cut_batches, right_padded
 from tasks.target.convert import CONVERTIBLE, convert_wheel
 from tasks.target.model import Target, load_target
 from tasks.target.source import locate_target, wheel_gguf
@@ -81,8 +83,9 @@ def compare(target: Target, corpus: pa.Table, spec: ExtractionSpec, path: Path, 
             target.hidden(ids.to(target.device))
 
     def extraction() -> None:
-        table = extract_table(target, corpus, spec)
-        write_table(path, table, HIDDEN_STATES, compression="none", rows_per_group=1)
+        with table_stream(path, HIDDEN_STATES, compression="none") as add:
+            for piece in extracted(EmbeddedSource(target, spec), corpus, target.facts["hidden_size"], spec):
+                add(piece)
 
     bare()  # warm up
     wall: dict[str, list[float]] = {"bare": [], "extraction": []}
@@ -94,10 +97,10 @@ def compare(target: Target, corpus: pa.Table, spec: ExtractionSpec, path: Path, 
             cpu[name].append(tokens / cpu_seconds)
     print(f"{len(rows)} sequences, {tokens} tokens, {len(batches)} batches, {rounds} rounds, medians")
     for unit, rates in (("wall second", wall), ("CPU second", cpu)):
-        forward, extracted = statistics.median(rates["bare"]), statistics.median(rates["extraction"])
+        forward, rate = statistics.median(rates["bare"]), statistics.median(rates["extraction"])
         print(
-            f"tokens per {unit}: bare forward {forward:.0f}, extraction {extracted:.0f}, "
-            f"ratio {extracted / forward:.3f} (wanted: at least {WANTED})"
+            f"tokens per {unit}: bare forward {forward:.0f}, extraction {rate:.0f}, "
+            f"ratio {rate / forward:.3f} (wanted: at least {WANTED})"
         )
 
 

@@ -24,11 +24,14 @@ import torch
 from prefect.settings import PREFECT_RESULTS_LOCAL_STORAGE_PATH, temporary_settings
 
 from schemas.corpus import HIDDEN_STATES
+from schemas.extraction import ExtractionSpec
 from schemas.sections import TrainingSpec
 from tasks.artifacts.artifact import Shards
 from tasks.artifacts.store import open_store
 from tasks.artifacts.workspace import Workspace
 from tasks.draft.config import DraftConfig
+from tasks.states.layout import state_row
+from tasks.states.source import Captured
 from tasks.train.aux_scale import as_columns
 from tasks.train.initialise import fresh_draft
 from tasks.train.loader import SequenceStore
@@ -83,19 +86,13 @@ def random_shard(first: int) -> Shards:
         prompt, answer = (int(torch.randint(*span, (1,), generator=generator)) for span in ((25, 66), (72, 129)))
         states = torch.randn(prompt + answer, 4 * HIDDEN, generator=generator).bfloat16()
         aux, last = states[:, : 3 * HIDDEN].contiguous(), states[prompt - 1 :, 3 * HIDDEN :].contiguous()
-        rows.append(
-            {
-                "sequence_id": f"{number:032x}",
-                "split": "heldout" if number % PER_SHARD == 0 else "train",
-                "token_ids": torch.randint(VOCAB, (prompt + answer,), generator=generator).tolist(),
-                "prompt_length": prompt,
-                "hidden_size": HIDDEN,
-                "dtype": "bfloat16",
-                "aux": aux.view(torch.uint8).numpy().tobytes(),
-                "last_from": prompt - 1,
-                "last": last.view(torch.uint8).numpy().tobytes(),
-            }
-        )
+        row = {
+            "sequence_id": f"{number:032x}",
+            "split": "heldout" if number % PER_SHARD == 0 else "train",
+            "token_ids": torch.randint(VOCAB, (prompt + answer,), generator=generator).tolist(),
+            "prompt_length": prompt,
+        }
+        rows.append(state_row(row, Captured(number - first, aux, last, None), HIDDEN, ExtractionSpec()))
     out = Workspace(f"extract_states/{first}.parquet")
     out.add_table(
         "hidden_states",

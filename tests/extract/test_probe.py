@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from schemas.errors import ProbeFailed
+from schemas.extraction import ExtractionSpec
 from schemas.prompts import PROMPTS
-from schemas.sections import ComputeSpec, ExtractionSpec, TargetSpec
+from schemas.sections import ComputeSpec, TargetSpec
 from tasks.artifacts.artifact import Shards
 from tasks.extract.probe import probe, refuse_failed
 from tasks.extract.task import probe_target

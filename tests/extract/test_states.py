@@ -1,6 +1,7 @@
-"""Stored states are the target's own, in the order of the corpus, for every id."""
+"""Stored states are the target's own, with the place of their row in the corpus, for every id."""
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -10,10 +11,13 @@ from torch import Tensor
 
 from schemas.corpus import CORPUS
 from schemas.errors import ProbeFailed
-from schemas.sections import ComputeSpec, ExtractionSpec, TargetSpec
+from schemas.extraction import ExtractionSpec
+from schemas.sections import ComputeSpec, TargetSpec
 from tasks.artifacts.artifact import Shards
-from tasks.extract.states import captured, cut_batches, extract_table, forecast_bytes
+from tasks.extract.states import extracted, forecast_bytes
 from tasks.extract.task import extract_states
+from tasks.states.embedded import EmbeddedSource, cut_batches
+from tasks.states.source import Asked
 from tasks.target.model import Target
 from tests.rows import run_body, stored
 
@@ -36,13 +40,19 @@ def corpus(lengths: list[int]) -> pa.Table:
     )
 
 
+def extract(target: Target, table: pa.Table, spec: ExtractionSpec = SPEC) -> list[dict[str, Any]]:
+    """Rows in the order of the corpus."""
+    pieces = extracted(EmbeddedSource(target, spec), table, HIDDEN, spec)
+    return sorted((row for piece in pieces for row in piece.to_pylist()), key=lambda row: row["place"])
+
+
 def decoded(cell: bytes, width: int) -> Tensor:
     return torch.frombuffer(bytearray(cell), dtype=torch.bfloat16).reshape(-1, width)
 
 
 def test_stored_bytes_decode_to_the_states_of_transformers(tiny_loaded: Target) -> None:
     table = corpus(LENGTHS)
-    rows = extract_table(tiny_loaded, table, SPEC).to_pylist()
+    rows = extract(tiny_loaded, table)
     assert [row["sequence_id"] for row in rows] == table["sequence_id"].to_pylist()
     for row in rows:
         ids = torch.tensor([row["token_ids"]])
@@ -55,7 +65,7 @@ def test_stored_bytes_decode_to_the_states_of_transformers(tiny_loaded: Target) 
 
 
 def test_a_sequence_alone_is_stored_bit_for_bit(tiny_loaded: Target) -> None:
-    (row,) = extract_table(tiny_loaded, corpus([21]), SPEC).to_pylist()
+    (row,) = extract(tiny_loaded, corpus([21]))
     aux, last = tiny_loaded.capture(torch.tensor([row["token_ids"]]), aux_layers=(1, 2, 3))
     assert torch.equal(decoded(row["aux"], 3 * HIDDEN), aux[0].bfloat16())
     assert torch.equal(decoded(row["last"], HIDDEN), last[0, row["last_from"] :].bfloat16())
@@ -70,8 +80,8 @@ def test_every_sequence_is_in_one_batch_of_bounded_size() -> None:
 
 def test_the_forecast_is_what_the_states_take(tiny_loaded: Target) -> None:
     table = corpus(LENGTHS)
-    rows = extract_table(tiny_loaded, table, SPEC).to_pylist()
-    assert forecast_bytes(table, HIDDEN) == sum(len(row["aux"]) + len(row["last"]) for row in rows)
+    rows = extract(tiny_loaded, table)
+    assert forecast_bytes(table, HIDDEN, SPEC) == sum(len(row["aux"]) + len(row["last"]) for row in rows)
 
 
 def test_states_that_are_not_finite_are_refused_by_sequence(
@@ -84,7 +94,7 @@ def test_states_that_are_not_finite_are_refused_by_sequence(
 
     monkeypatch.setattr(tiny_loaded, "capture", broken)
     with pytest.raises(ProbeFailed, match=f"sequence {1:032x}: the auxiliary state at position 4 is not finite"):
-        extract_table(tiny_loaded, corpus([3, 12]), SPEC)
+        extract(tiny_loaded, corpus([3, 12]))
 
 
 def test_fewer_states_than_ids_are_refused(tiny_loaded: Target, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,15 +102,20 @@ def test_fewer_states_than_ids_are_refused(tiny_loaded: Target, monkeypatch: pyt
         return torch.zeros(len(ids), ids.shape[1] - 1, 3 * HIDDEN), torch.zeros(*ids.shape, HIDDEN)
 
     monkeypatch.setattr(tiny_loaded, "capture", short)
-    with pytest.raises(ProbeFailed, match="has 12 ids, but 11 auxiliary states came back"):
-        extract_table(tiny_loaded, corpus([12]), SPEC)
+    with pytest.raises(ProbeFailed, match="has 12 ids, of which 12 need auxiliary states, but 11"):
+        extract(tiny_loaded, corpus([12]))
 
 
-def test_batches_come_with_their_places(tiny_loaded: Target) -> None:
-    for places, aux, last in captured(tiny_loaded, [[5] * length for length in LENGTHS], SPEC):
-        assert aux.shape[0] == last.shape[0] == len(places)
-        assert aux.shape[1] == max(LENGTHS[place] for place in places)
-        assert aux.dtype == last.dtype == torch.bfloat16
+def test_no_more_than_a_batch_is_held(tiny_loaded: Target) -> None:
+    source = EmbeddedSource(tiny_loaded, SPEC)
+    asked = [Asked(str(length), [5] * length, 0) for length in LENGTHS]
+    batches = list(source.states(asked))
+    assert sorted(found.place for batch in batches for found in batch) == list(range(len(LENGTHS)))
+    assert all(len(batch) * max(len(found.aux) for found in batch) <= SPEC.batch_tokens for batch in batches)
+    for found in (found for batch in batches for found in batch):
+        assert found.last is not None
+        assert found.aux.dtype == found.last.dtype == torch.bfloat16
+        assert len(found.aux) == len(found.last) == LENGTHS[found.place]
 
 
 def test_the_task_stores_one_sequence_per_row_group(store: Path, tiny_artifact: Shards, tiny_spec: TargetSpec) -> None:

@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pyarrow as pa
 import torch
-from torch import Tensor
 
 from schemas.corpus import HIDDEN_STATES
+from schemas.extraction import ExtractionSpec
 from schemas.sections import TrainingSpec
 from tasks.artifacts.artifact import Shards
 from tasks.artifacts.workspace import Workspace
 from tasks.draft.model import Eagle3Draft
+from tasks.states.layout import state_row
+from tasks.states.source import Captured
 from tasks.train.aux_scale import as_columns
 from tasks.train.loader import SequenceStore
 from tasks.train.loop import Training
@@ -31,28 +33,25 @@ SPEC = TrainingSpec(
 HELDOUT_SPLIT_EVERY = 4  # every fourth sequence is held out
 
 
-def raw(states: Tensor) -> bytes:
-    return states.contiguous().view(torch.uint8).numpy().tobytes()
-
-
-def state_row(number: int, sequence: Sequence, split: str) -> dict[str, object]:
-    return {
-        "sequence_id": f"{number:032x}",
-        "split": split,
-        "token_ids": sequence.token_ids.tolist(),
-        "prompt_length": sequence.prompt_length,
-        "hidden_size": sequence.last.shape[1],
-        "dtype": "bfloat16",
-        "aux": raw(sequence.aux),
-        "last_from": sequence.last_from,
-        "last": raw(sequence.last),
-    }
+def state_row_of(number: int, sequence: Sequence, split: str, place: int = 0) -> dict[str, object]:
+    """The row that extraction would write."""
+    return state_row(
+        {
+            "sequence_id": f"{number:032x}",
+            "split": split,
+            "token_ids": sequence.token_ids.tolist(),
+            "prompt_length": sequence.prompt_length,
+        },
+        Captured(place, sequence.aux, sequence.last, None),
+        sequence.last.shape[1],
+        ExtractionSpec(),
+    )
 
 
 def stored_states(sequences: list[Sequence], name: str, rows_per_group: int = 1, first: int = 0) -> Shards:
     """One artifact of hidden states, as the extraction step writes it."""
     rows = [
-        state_row(first + n, sequence, "heldout" if n % HELDOUT_SPLIT_EVERY == 3 else "train")
+        state_row_of(first + n, sequence, "heldout" if n % HELDOUT_SPLIT_EVERY == 3 else "train", n)
         for n, sequence in enumerate(sequences)
     ]
     out = Workspace(f"extract_states/{name}.parquet")

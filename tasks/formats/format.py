@@ -6,9 +6,9 @@ leaves it to the billed count to decide.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol
 
 from schemas.ragged import Ids
 
@@ -59,7 +59,10 @@ class Reading:
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A call as the model wrote it; `arguments` is the text between the markers, never parsed and dumped."""
+    """A call as the model wrote it; `arguments` is the text between the markers, never parsed and dumped.
+
+    A call that is not of its family's form has no name.
+    """
 
     name: str
     arguments: str
@@ -68,11 +71,13 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer taken apart, for the history of the next turn."""
+    """An answer taken apart, for the history of the next turn; `sections` are the texts that its calls are taken from,
+    markers and all."""
 
     reasoning: str
     content: str
-    calls: tuple[ToolCall, ...] = field(default=())
+    calls: tuple[ToolCall, ...] = ()
+    sections: tuple[str, ...] = ()
 
 
 class TokenFormat(Protocol):
@@ -104,4 +109,12 @@ class TokenFormat(Protocol):
 
     def reply(self, completion: Ids, opening: Opening) -> Reply:
         """The answer taken apart at its markers."""
+        ...
+
+    def arguments(self, call: ToolCall, tools: Sequence[Mapping[str, Any]] | None) -> str:
+        """A call's arguments as the JSON object that a client would be given; `tools` are those of its request.
+
+        Raises:
+            UnreadableArguments: they cannot be read.
+        """
         ...

@@ -13,6 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import regex
+
+from tasks.formats.arguments import Tags
 from tasks.formats.codec import Codec
 from tasks.formats.format import Opening, Seams, TokenFormat, ToolCall
 from tasks.formats.thinking import Family, Piece, Tools
@@ -53,6 +56,9 @@ _LETTERS = {
 }
 _GRAMMAR = r"\[(?:kKvV)*\]"
 _TEXTS = {letter: text for text, letter in _LETTERS.items()}
+_ARGUMENTS = Tags(
+    regex.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>", regex.DOTALL), "</arg_value>", undeclared="JSON"
+)
 
 
 def argument_calls(pieces: Sequence[Piece]) -> list[ToolCall]:
@@ -79,7 +85,7 @@ def _family(name: str, ids: Mapping[str, int], on: Opening) -> Family:
         think=("<think>", "</think>"),
         lead="\n" if on == "unsaid" else "",
         seams=Seams(after_close="\n" if on == "unsaid" else ""),
-        tools=Tools(_LETTERS, _GRAMMAR, argument_calls),
+        tools=Tools(_LETTERS, _GRAMMAR, argument_calls, _ARGUMENTS.arguments),
         end_after_tools="<|observation|>",
         probes=_PROBES,
     )

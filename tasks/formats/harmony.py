@@ -11,13 +11,15 @@ the markers, and not checked.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import regex
 
 from schemas.answers import NATURAL_STOPS
 from schemas.ragged import Ids
+from tasks.formats.arguments import json_arguments, parameters_of
 from tasks.formats.codec import Codec
 from tasks.formats.format import Fault, Opening, Part, Reading, Reply, Said, Seams, TokenFormat, ToolCall
 from tasks.formats.marks import Marks, Rule, Rulebook
@@ -73,6 +75,7 @@ _RULES = (
     Rule("role_marker_in_answer", r"(?<!E)S|S(?!C|_?l$)|E(?!S|l$)", "messages do not follow one another"),
 )
 
+_TEXTS = {letter: text for text, letter in reversed(_LETTERS.items())}
 _MARKER = regex.compile("|".join(regex.escape(text) for text in _LETTERS))
 _RAW = regex.compile(r"(?: to=\S+?)?" + regex.escape(_CHANNEL))  # how a completion begins of which nothing was stripped
 _RECIPIENT = regex.compile(r"to=(\S+)")
@@ -91,9 +94,7 @@ class Harmony:
             number: _LETTERS[text] for text, number in self._ids.items()
         }
         self._marks = Marks(codec.vocab_size, self._letters)
-        self._rules = Rulebook(
-            _RULES, {letter: text for text, letter in reversed(_LETTERS.items())} | {_OTHER: "(other)"}
-        )
+        self._rules = Rulebook(_RULES, _TEXTS | {_OTHER: "(other)"})
         self.end_ids = tuple(self._ids[text] for text in _TABLE.ends)
         self.reply_ids = tuple(self._ids.values())
         self.opens_in_prompt: dict[bool, Opening] = dict(_TABLE.openings)
@@ -148,19 +149,25 @@ class Harmony:
         at = [place for place, number in enumerate(completion.tolist()) if number in self._letters]
         letters = ["", *(self._letters[int(completion[place])] for place in at)]
         texts = self._codec.decode([row[1 if n else 0 :].tolist() for n, row in enumerate(np.split(completion, at))])
-        reasoning, content, calls, role, channel = "", "", [], "", ""
+        reasoning, content, calls, sections, role, channel, header = "", "", [], [], "", "", ""
         for letter, text in zip(letters, texts, strict=True):
+            header = header + _TEXTS.get(letter, "") + text if letter not in ("", "S") else text
             if letter in ("", "S"):
                 role, channel = text, ""
             elif letter == "C":
                 channel = text
             elif letter == "M" and (recipient := _RECIPIENT.search(f"{role} {channel}")):
                 calls.append(ToolCall(recipient[1].removeprefix("functions."), text))
+                sections.append(header)
             elif letter == "M" and channel.strip() == "analysis":
                 reasoning += text
             elif letter == "M":
                 content += text
-        return Reply(reasoning, content, tuple(calls))
+        return Reply(reasoning, content, tuple(calls), tuple(sections))
+
+    def arguments(self, call: ToolCall, tools: Sequence[Mapping[str, Any]] | None) -> str:
+        """A call's arguments, which are JSON; see `TokenFormat`."""
+        return json_arguments(call.arguments, parameters_of(call.name, tools))
 
     def _message(self, channel: str, text: str) -> tuple[Part, ...]:
         return (self._ids[_CHANNEL], channel, self._ids[_MESSAGE], *([text] if text else []))

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import regex
 
+from tasks.formats.arguments import Tags
 from tasks.formats.codec import Codec
 from tasks.formats.format import Seams, ToolCall
 from tasks.formats.thinking import Family, Piece, Tools
@@ -32,6 +33,7 @@ _IDS = {
 _PROBES = {"I'll pay 12345 for 中文abc  \r\n\tx": (43117, 2615, 32, 10010, 2879, 360, 186512, 34972, 64720, 63296)}
 
 _INVOKE = regex.compile(r"""<invoke name=(["']?)(?P<name>[^"'>]*)\1>(?P<arguments>.*?)</invoke>""", regex.DOTALL)
+_PARAMETERS = Tags(regex.compile(r"""<parameter name=["']?([^"'>]*)["']?>"""), "</parameter>")
 
 
 def invoke_calls(pieces: Sequence[Piece]) -> list[ToolCall]:
@@ -58,7 +60,9 @@ _FAMILY = Family(
     openings={True: "open", False: "open"},
     think=("<think>", "</think>"),
     seams=Seams(before_close="\n", after_close="\n\n"),
-    tools=Tools({"<minimax:tool_call>": "[", "</minimax:tool_call>": "]"}, r"\[\]", invoke_calls),
+    tools=Tools(
+        {"<minimax:tool_call>": "[", "</minimax:tool_call>": "]"}, r"\[\]", invoke_calls, _PARAMETERS.arguments
+    ),
     probes=_PROBES,
 )
 FORMATS = {_FAMILY.name: _FAMILY.bind}

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 import regex
 
+from tasks.formats.arguments import Tags
 from tasks.formats.codec import Codec
 from tasks.formats.format import Opening, Seams, ToolCall
 from tasks.formats.thinking import Family, Piece, Tools
@@ -78,7 +79,8 @@ def _json_call(text: str) -> ToolCall:
 _SCANNER = json.JSONDecoder(strict=False)
 
 _JSON = Tools(_LETTERS, _GRAMMAR, json_calls)
-_XML = Tools(_LETTERS, _GRAMMAR, function_calls)
+_PARAMETERS = Tags(regex.compile(r"<parameter=([^>\n]*)>"), "</parameter>", line_ends=True)
+_XML = Tools(_LETTERS, _GRAMMAR, function_calls, _PARAMETERS.arguments)
 
 
 def _family(name: str, off: Opening, on: Opening, tools: Tools, newer: bool = False) -> Family:

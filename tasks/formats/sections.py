@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import regex
 
+from tasks.formats.arguments import Schema, json_arguments
 from tasks.formats.format import ToolCall
 
 
@@ -26,11 +27,14 @@ class Tools:
         letters: the markers that are ids of their own, by text, with a letter each (none of `thinking.RESERVED`).
         grammar: one whole section, as a regular expression over these letters, e.g. `\\[(?:\\{:\\})+\\]`.
         read: the calls of one section, given its pieces in order.
+        arguments: the JSON object of a call's arguments as it wrote them, given the schema of its parameters; raises
+            UnreadableArguments.
     """
 
     letters: Mapping[str, str]
     grammar: str
     read: Callable[[Sequence[Piece]], Sequence[ToolCall]]
+    arguments: Callable[[str, Schema], str] = json_arguments
 
 
 class Span(NamedTuple):

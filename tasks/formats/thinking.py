@@ -10,14 +10,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from schemas.answers import NATURAL_STOPS
 from schemas.errors import TokenFormatError
 from schemas.ragged import Ids
+from tasks.formats.arguments import UnreadableArguments, parameters_of
 from tasks.formats.codec import Codec
-from tasks.formats.format import NO_SEAMS, Fault, Opening, Reading, Reply, Said, Seams, TokenFormat
+from tasks.formats.format import NO_SEAMS, Fault, Opening, Reading, Reply, Said, Seams, TokenFormat, ToolCall
 from tasks.formats.marks import TAIL, Marks, Rule, Rulebook
 from tasks.formats.readings import Reader
 from tasks.formats.sections import Grammar, Piece, Tools
@@ -196,15 +198,23 @@ class ThinkingFormat:
         for section in sections:
             texts.append(ids[rest : section[0][0]])
             rest = section[-1][0] + 1
+            texts.append(ids[section[0][0] : rest])
             texts += [ids[a + 1 : b] for (a, _), (b, _) in zip(section, [*section[1:], (rest, "")], strict=True)]
         texts.append(ids[rest:])
         reasoning, *decoded = self._codec.decode([row.tolist() for row in texts])
-        content, calls = "", []
+        content, calls, whole = "", [], []
         for section in sections:
             content += decoded.pop(0)
+            whole.append(decoded.pop(0))
             pieces = [Piece(letter, decoded.pop(0)) for _, letter in section]
             calls += self._tools.read(pieces) if self._tools else ()
-        return Reply(reasoning, content + decoded.pop(0), tuple(calls))
+        return Reply(reasoning, content + decoded.pop(0), tuple(calls), tuple(whole))
+
+    def arguments(self, call: ToolCall, tools: Sequence[Mapping[str, Any]] | None) -> str:
+        """A call's arguments as JSON; see `TokenFormat`."""
+        if not self._tools or not call.name:
+            raise UnreadableArguments(f"{call.arguments[:60]!r} is not of the form in which {self.name} calls")
+        return self._tools.arguments(call.arguments, parameters_of(call.name, tools))
 
     def _reasoning(self, marked: Sequence[tuple[int, str]], ids: Ids, opening: Opening) -> tuple[int, int, int]:
         """Where the reasoning begins and ends, and where what comes after it begins."""

@@ -1,17 +1,19 @@
 """What a later turn of a conversation is asked: the turn before as it was sent, its regenerated answer, what is new.
 
-Recorded tool results are given to the calls that the target made now, by name and in order; a result without a call, or
-a call without a result, leaves the turn without a history that could be true. The target's arguments can differ from
-the recorded call's, whose result is used all the same: only a live tool could know better.
+Recorded tool results are given to the calls that the target made now (results.py). A call's arguments go into the
+history as the JSON that a client would be given, read by the target's format out of what was sampled.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from tasks.formats.format import Fault, Reply, ToolCall
+from tasks.formats.arguments import UnreadableArguments
+from tasks.formats.format import Fault, Reply, TokenFormat, ToolCall
+from tasks.generate.results import spliced
 
 Message = Mapping[str, Any]
 
@@ -40,41 +42,49 @@ def next_request(
 
 
 def assistant_message(reply: Reply) -> dict[str, Any]:
-    """An answer as a message of the next request; arguments of calls stay the text that was sampled."""
+    """An answer as a message of the next request."""
     message: dict[str, Any] = {"role": "assistant", "content": reply.content}
     if reply.reasoning:
         message["reasoning_content"] = reply.reasoning
     if reply.calls:
         message["tool_calls"] = [
             {
-                "id": call_id(call, place),
+                "id": call.call_id,
                 "type": "function",
                 "function": {"name": call.name, "arguments": call.arguments},
             }
-            for place, call in enumerate(reply.calls)
+            for call in reply.calls
         ]
     return message
 
 
-def call_id(call: ToolCall, place: int) -> str:
-    """The id that the model gave its call; for families without ids, one by the call's place."""
-    return call.call_id or f"call_{place}"
+def readable(reply: Reply, token_format: TokenFormat, tools: Sequence[Mapping[str, Any]] | None) -> Reply | Fault:
+    """An answer whose calls have JSON for arguments and an id each; calls that nobody could have run are a fault.
+
+    Args:
+        reply: as the format took it apart.
+        token_format: of the target.
+        tools: those of the request that was answered.
+    """
+    calls = []
+    for place, call in enumerate(reply.calls):
+        try:
+            arguments = token_format.arguments(call, tools)
+        except UnreadableArguments as exc:
+            return Fault("tool_call_unreadable", f"call {place} ({call.name or 'no name'}): {exc}")
+        # families without ids get one by the call's place
+        calls.append(ToolCall(call.name, arguments, call.call_id or f"call_{place}"))
+    return replace(reply, calls=tuple(calls))
 
 
 def continued(reply: Reply, new: Sequence[Message]) -> list[dict[str, Any]] | Fault:
     """The new messages as they follow an answer: recorded tool results first, in the order of the answer's calls."""
     count = next((place for place, message in enumerate(new) if message["role"] != "tool"), len(new))
     results, rest = new[:count], [dict(message) for message in new[count:]]
-    if late := [message for message in rest if message["role"] == "tool"]:
-        return Fault("tool_call_mismatch", f"{_names(late)}: results that come after another message")
-    if not results and not reply.calls:
-        return rest
-    if not results:
-        return Fault("tool_result_missing", f"the answer calls {_calls(reply.calls)}, the next message is no result")
-    if not reply.calls:
-        return Fault("tool_call_missing", f"results of {_names(results)} are recorded, the answer calls nothing")
-    spliced = _spliced(reply.calls, results)
-    return spliced if isinstance(spliced, Fault) else [*spliced, *rest]
+    if late := [message.get("name") for message in rest if message["role"] == "tool"]:
+        return Fault("tool_call_mismatch", f"{late}: results that come after another message")
+    found = spliced(reply.calls, results)
+    return found if isinstance(found, Fault) else [*found, *rest]
 
 
 def canonical_text(request: Mapping[str, Any]) -> str:
@@ -90,30 +100,6 @@ def texts_of(request: Mapping[str, Any]) -> Iterator[str]:
 def _request(messages: Sequence[Message], tools: Sequence[Any] | None) -> dict[str, Any]:
     request = {"messages": list(messages)} | ({"tools": list(tools)} if tools else {})
     return json.loads(canonical_text(request))  # as it is stored: the order of keys can reach the prompt
-
-
-def _spliced(calls: Sequence[ToolCall], results: Sequence[Message]) -> list[dict[str, Any]] | Fault:
-    waiting = list(results)
-    spliced = []
-    for place, call in enumerate(calls):
-        found = next((result for result in waiting if result.get("name") == call.name), None)
-        if found is None:
-            break
-        waiting.remove(found)
-        spliced.append({**found, "tool_call_id": call_id(call, place)})
-    if waiting or len(spliced) < len(calls):
-        return Fault(
-            "tool_call_mismatch", f"the answer calls {_calls(calls)}; results of {_names(results)} are recorded"
-        )
-    return spliced
-
-
-def _calls(calls: Iterable[ToolCall]) -> list[str]:
-    return [call.name for call in calls]
-
-
-def _names(results: Iterable[Message]) -> list[Any]:
-    return [result.get("name") for result in results]
 
 
 def _strings(value: Any) -> Iterator[str]:

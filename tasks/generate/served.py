@@ -39,7 +39,7 @@ from tasks.generate.serve.job import Job, Means, endpoints_of, job_of, look_arou
 from tasks.generate.serve.launching import servers_of
 from tasks.generate.serve.reading import Read, read, take
 from tasks.generate.serve.reconcile import book_known
-from tasks.generate.turns import STEP, Turns
+from tasks.generate.turns import STEP, Turns, told_rewritten
 from tasks.target.rendering import MarkerFinder, Renderer, quarantined
 
 WAIT_SECONDS = 5.0  # for the files of a run that is just ending
@@ -178,6 +178,7 @@ def answer_all(
         "completion_tokens": written.tokens.total(),
         "cut": written.cut,
         "regenerated": 0,
+        **told_rewritten(written.rewritten),
     }
     measures = {
         "generate_seconds": seconds,
@@ -199,6 +200,7 @@ class _Written:
     reasoned: Counter[str] = field(default_factory=Counter)
     tokens: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
+    rewritten: list[str] = field(default_factory=list)
     cut: int = 0
 
     def count(self, answer: Read) -> None:
@@ -258,6 +260,7 @@ def _write(
             row = next(row for row in turns.rows if row["prompt_id"] == prompt_id)
             turns.quarantine.append(quarantined(row, STEP, fault))
     rows = [answers[row["prompt_id"]] for row in turns.rows if row["prompt_id"] in answers]
+    written.rewritten += turns.rewritten
     written.reasons.update(row["reason"] for row in turns.quarantine)
     written.quarantined.update(row["dataset"] for row in turns.quarantine)
     space.add_table("answers", f"answers-{number:05d}.parquet", ANSWERS.table(rows, "answers"), ANSWERS)

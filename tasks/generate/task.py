@@ -27,7 +27,7 @@ from tasks.generate.embedded import EmbeddedEngine
 from tasks.generate.engine import Answer, Engine, Sampling
 from tasks.generate.history import canonical_text
 from tasks.generate.journal import Journal
-from tasks.generate.turns import STEP, Asked, Turns
+from tasks.generate.turns import STEP, Asked, Turns, told_rewritten
 from tasks.progress import progress
 from tasks.target.decoding import ignore
 from tasks.target.model import load_target
@@ -39,7 +39,7 @@ _BYTES_PER_TOKEN = 16  # id and text in the journal, and the id in the answers
 _log = logging.getLogger(f"eyas.{STEP}")
 
 
-@artifact_task(version="2", exclude=("target_spec", "compute"))
+@artifact_task(version="3", exclude=("target_spec", "compute"))
 def generate_answers(
     target: Shards,
     prompts: Shards,
@@ -111,6 +111,7 @@ def answer_shard(turns: Turns, engine: Engine, spec: GenerationSpec, seed: int, 
         "completion_tokens": sum(answer.completion_tokens for answer in answers.values()),
         "cut": sum(answer.finish_reason == "length" for answer in answers.values()),
         "regenerated": regenerated,
+        **told_rewritten(turns.rewritten),
     }
     measures = {"generate_seconds": seconds, "tokens_per_second": batches.generated / max(seconds, 1e-9)}
     return space.publish(facts, measures)

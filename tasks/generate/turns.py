@@ -1,11 +1,14 @@
 """The turns of conversations, level by level: a turn is asked once the one before it is answered.
 
 Every row is asked once or quarantined once, by what it says itself or because the turn before it cannot be its history.
+A template may write a call otherwise than it was sampled (another order, other spaces); the turn is then asked with
+what the template writes, which is what a server would read, and counted.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,12 +17,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from schemas.ragged import Ids
 from tasks.formats.format import Fault, Reply, TokenFormat
 from tasks.generate.engine import Answer
-from tasks.generate.history import first_request, next_request, texts_of
+from tasks.generate.history import first_request, next_request, readable, texts_of
 from tasks.target.rendering import MarkerFinder, RenderedPrompt, Renderer, quarantined
 
 STEP = "generate"
+
+_log = logging.getLogger(f"eyas.{STEP}")
 
 Request = dict[str, Any]
 
@@ -50,6 +56,7 @@ class Turns:
         self.rows: list[dict[str, Any]] = table.to_pylist()
         self.quarantine: list[dict[str, Any]] = []
         self.asked: dict[str, Asked] = {}
+        self.rewritten: list[str] = []  # prompt ids of turns that were asked with a call otherwise than it was sampled
         self.context = renderer.context
         self._renderer, self._format, self._room, self._markers = renderer, token_format, room, markers
         self._levels: dict[int, list[dict[str, Any]]] = defaultdict(list)
@@ -85,10 +92,11 @@ class Turns:
         for answer, prompt, output, fault in zip(wanted, prompts, outputs, faults, strict=True):
             cut = answer.finish_reason == "length"
             unusable = Fault("cut", f"its answer was cut at {answer.max_tokens} ids") if cut else fault
-            self._replies[answer.prompt_id] = unusable or self._format.reply(output, self._format.opening(prompt))
+            self._replies[answer.prompt_id] = unusable or self._reply(answer.prompt_id, prompt, output)
 
     def take(self, prompt_id: str, reply: Reply | Fault) -> None:
-        """Take an answer that has been taken apart already, or why there is none, as the history of the next level."""
+        """Take an answer that has been taken apart and read already, or why there is none, as the history of the next
+        level."""
         self._replies[prompt_id] = reply
 
     def has_followers(self, prompt_id: str) -> bool:
@@ -108,7 +116,21 @@ class Turns:
         ids = self._renderer.ids(request, self._room)
         if isinstance(ids, Fault):
             return ids
+        if self._is_rewritten(row["parent_id"], ids):
+            self.rewritten.append(row["prompt_id"])
         return Asked(RenderedPrompt(row["prompt_id"], row["dataset"], ids), row["root_id"], request)
+
+    def _reply(self, prompt_id: str, prompt: Ids, output: Ids) -> Reply | Fault:
+        reply = self._format.reply(output, self._format.opening(prompt))
+        return readable(reply, self._format, self.asked[prompt_id].request.get("tools"))
+
+    def _is_rewritten(self, parent: str | None, ids: Sequence[int]) -> bool:
+        """Whether the prompt lacks a call of the turn before as that one's answer wrote it."""
+        reply = self._replies.get(parent) if parent else None
+        if not isinstance(reply, Reply) or not reply.sections:
+            return False
+        text = self._renderer.codec.decode([list(ids)])[0]
+        return any(section not in text for section in reply.sections)
 
     def _request(self, row: Mapping[str, Any]) -> Request | Fault:
         new = json.loads(row["messages"])
@@ -120,3 +142,16 @@ class Turns:
         if isinstance(reply, Fault):
             return Fault("parent_unusable", f"the turn before, {parent}: {reply.reason}: {reply.detail}")
         return next_request(self.asked[parent].request, reply, new, tools)
+
+
+def told_rewritten(prompt_ids: Sequence[str]) -> dict[str, int]:
+    """The fact about turns that were asked with a call otherwise than it was sampled, which is logged too."""
+    if not prompt_ids:
+        return {}
+    _log.warning(
+        "%d turns have a tool call in their history otherwise than the target wrote it, as its chat template writes "
+        "calls anew; the first is %s",
+        len(prompt_ids),
+        prompt_ids[0],
+    )
+    return {"rewritten_calls": len(prompt_ids)}

@@ -1,18 +1,18 @@
 """A script as turns to regenerate: one per assistant turn, each with what is new since the turn before, and its id.
 
 An id says all that the target will have been given by the dataset up to there, so equal beginnings of two
-conversations have equal ids. Recorded results of tools get the name of the call they answered, never a guessed one.
+conversations have equal ids. Recorded results of tools get the name of the call they answered, never a guessed one; and
+where several calls of one function were made at once, also what theirs was called with.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tasks.prompts.script import Call, Message, Script, Unusable, brief, is_unicode
+from tasks.prompts.script import Call, Message, Script, Unusable, brief, canonical_json, is_unicode
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +68,6 @@ def conversation_of(script: Script, dataset: str, source_key: str, most_turns: i
     return Conversation(dataset, source_key, tools, tuple(_with_ids(taken, tools)), user_turns)
 
 
-def canonical_json(value: Any) -> str:
-    """The JSON text that is hashed and stored: sorted keys, no spaces, no escapes that are not needed.
-
-    Raises:
-        ValueError: a number has no JSON form (NaN, infinity).
-    """
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-
-
 def _with_ids(turns: list[list[dict[str, str]]], tools: str | None) -> Iterator[Turn]:
     parent = "null"
     for new in turns:
@@ -116,7 +107,7 @@ def _turns(messages: tuple[Message, ...]) -> list[list[dict[str, str]]]:
                     calls.close()
                 calls.add(message.calls)
             case "tool":
-                new.append({"role": "tool", "name": calls.answered_by(message, place), "content": message.content})
+                new.append({"role": "tool", **calls.answered_by(message, place), "content": message.content})
             case role:
                 new.append({"role": role, "content": message.content})
     calls.close()
@@ -138,18 +129,18 @@ class _OpenCalls:
     """The calls of the last assistant turn, and which of them were answered."""
 
     calls: list[Call] = field(default_factory=list)
-    recorded: int = 0
+    recorded: list[str] = field(default_factory=list)  # names of the functions that were called
     by_order: bool = False
 
     def add(self, calls: tuple[Call, ...]) -> None:
         self.calls += calls
-        self.recorded += len(calls)
+        self.recorded += [call.name for call in calls]
 
-    def answered_by(self, result: Message, place: int) -> str:
-        """The name of the function whose call this result answers."""
+    def answered_by(self, result: Message, place: int) -> dict[str, str]:
+        """The name of the function that this result is of, and its arguments if the name alone does not tell."""
         call = self._of_id(result, place) or self._of_name(result) or self._next(result)
         if call is None and not self.recorded and result.name:
-            return result.name  # the dataset names the function, though not the call
+            return {"name": result.name}  # the dataset names the function, though not the call
         if call is None or (result.name and result.name != call.name):
             raise Unusable(
                 "tool_result_without_call",
@@ -157,14 +148,16 @@ class _OpenCalls:
                 f"answers none of the calls before it that are still open ({', '.join(c.name for c in self.calls)})",
             )
         self.calls.remove(call)
-        return call.name
+        if call.arguments is None or self.recorded.count(call.name) == 1:
+            return {"name": call.name}
+        return {"name": call.name, "arguments": call.arguments}
 
     def close(self) -> None:
         """Called before the next assistant turn: order tells which result is whose only if none is missing."""
         if self.by_order and self.calls:
             names = ", ".join(call.name for call in self.calls)
             raise Unusable("tool_results_missing", f"calls without a result ({names}), and no ids to tell whose it is")
-        self.calls, self.recorded, self.by_order = [], 0, False
+        self.calls, self.recorded, self.by_order = [], [], False
 
     def _of_id(self, result: Message, place: int) -> Call | None:
         if result.call_id is None or not any(call.call_id for call in self.calls):

@@ -24,10 +24,12 @@ class Unusable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call that the dataset recorded. What it was called with is not kept: the target makes calls of its own."""
+    """A call that the dataset recorded. The target makes calls of its own; the arguments, canonical JSON where they can
+    be told, only help to find whose a result is."""
 
     name: str
     call_id: str | None = None
+    arguments: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,17 +103,37 @@ def checked_role(value: Any, roles: Mapping[str, Role], place: int) -> Role:
 
 
 def checked_call(value: Any, what: str) -> Call:
-    """A recorded call: {"name": ...}, or OpenAI's {"id": ..., "function": {"name": ...}}.
+    """A recorded call: {"name": ..., "arguments": ...}, or OpenAI's {"id": ..., "function": {"name": ...}}.
 
     Raises:
         Unusable: invalid_function_call.
     """
     function = value.get("function") or value if isinstance(value, dict) else None
-    name = function.get("name") if isinstance(function, dict) else None
+    told = function if isinstance(function, dict) else {}
+    name = told.get("name")
     if not isinstance(name, str) or not name.strip() or not is_unicode(name):
         raise Unusable("invalid_function_call", f"{what} names no function: {brief(value)}")
     call_id = value.get("id")
-    return Call(name, call_id if isinstance(call_id, str) and call_id else None)
+    return Call(name, call_id if isinstance(call_id, str) and call_id else None, _arguments(told.get("arguments")))
+
+
+def _arguments(value: Any) -> str | None:
+    """Recorded arguments as canonical JSON, from an object or its text; none if they cannot be told."""
+    try:
+        found = json.loads(value) if isinstance(value, str) else value
+        text = canonical_json(found) if isinstance(found, dict) else None
+    except (ValueError, RecursionError):
+        return None
+    return text if text and is_unicode(text) else None
+
+
+def canonical_json(value: Any) -> str:
+    """The JSON text that is hashed and stored: sorted keys, no spaces, no escapes that are not needed.
+
+    Raises:
+        ValueError: a number has no JSON form (NaN, infinity).
+    """
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def declarations(value: Any) -> list[dict[str, Any]] | None:

@@ -24,7 +24,7 @@ _QUARANTINE_ROWS = 10_000  # per shard
 _log = logging.getLogger(f"eyas.{STEP}")
 
 
-@artifact_task(version="2")
+@artifact_task(version="3")
 def gather_prompts(
     datasets: list[DatasetSpec], sources: list[Source], shard_prompts: int, benchmark_shard_prompts: int
 ) -> Shards:

@@ -91,7 +91,8 @@ def _renderer(template: Template, codec: Codec, thinking: bool) -> Render:
             warned.add(name)
             print(f"warning: the chat template has no variable {name}: it has no effect", file=sys.stderr)
         switches = default | {name: value for name, value in asked.items() if name in known}
-        text = render_text(template.text, sent["messages"], sent.get("tools"), switches, template.tokens)
+        messages, tools = sent["messages"], sent.get("tools")
+        text = render_text(template.text, messages, tools, switches, template.tokens, chat=True)
         return codec.encode_prompt([text])[0]
 
     return render

@@ -38,12 +38,16 @@ class RenderedShard:
 
 @dataclass(frozen=True)
 class Renderer:
-    """Turns requests into ids for one target, the way that its server does."""
+    """Turns requests into ids for one target, the way that its server does.
+
+    `chat` says that a chat server is sent the messages, and does the rendering itself; see `render_text`.
+    """
 
     template: Template
     switches: Mapping[str, bool | str]
     codec: Codec
     context: int
+    chat: bool = False
 
     @classmethod
     def of(cls, target: Shards, target_spec: TargetSpec) -> Renderer:
@@ -58,9 +62,8 @@ class Renderer:
     def ids(self, request: Mapping[str, Any], room: int) -> tuple[int, ...] | Fault:
         """The ids of a request, if `room` more fit after them in the target's context."""
         try:
-            text = render_text(
-                self.template.text, request["messages"], request.get("tools"), self.switches, self.template.tokens
-            )
+            template, tools = self.template, request.get("tools")
+            text = render_text(template.text, request["messages"], tools, self.switches, template.tokens, self.chat)
             ids = self.codec.encode_prompt([text])[0]
         except TemplateRefused as exc:
             return Fault("template_refused", str(exc))

@@ -1,7 +1,7 @@
 """The target's tokenizer and chat template: messages in, exactly the ids that the served model would get out.
 
-The template is rendered by transformers' own renderer, but without a tokenizer object: what a Python tokenizer class
-adds to the template's variables (Kimi's `tools_ts_str`) is not there, so tools are written as the template does alone.
+The template is rendered by transformers' own renderer, but without a tokenizer object: what Kimi's Python tokenizer
+adds to the template's variables (`tools_ts_str`) is made here.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from schemas.sections import TargetSpec
 from tasks.artifacts.artifact import Shards
 from tasks.formats.codec import Codec, load_codec
 from tasks.target.place import target_folder
+from tasks.target.typescript import TOOLS_VARIABLE, typescript_tools
 
 # Set by the renderer itself, so a recipe cannot: messages, tools and where the answer begins.
 _RENDERED = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
@@ -28,6 +29,7 @@ _GLOBALS = frozenset(
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _NONE: Mapping[str, str] = MappingProxyType({})
 _PROBE_ARGUMENTS = '{"probe":1}'
+_REASONING = ("reasoning_content", "reasoning", "thinking")
 
 _lock = threading.Lock()
 _templates: dict[str, Template] = {}
@@ -75,7 +77,7 @@ def render_request(target: Shards, target_spec: TargetSpec, request: str | Mappi
     sent: Mapping[str, Any] = json.loads(request) if isinstance(request, str) else request
     template = load_template_of(target, target_spec)
     switches = target.facts["template_switches"]
-    text = render_text(template.text, sent["messages"], sent.get("tools"), switches, template.tokens)
+    text = render_text(template.text, sent["messages"], sent.get("tools"), switches, template.tokens, chat=True)
     return load_codec_of(target, target_spec).encode_prompt([text])[0]
 
 
@@ -85,12 +87,16 @@ def render_text(
     tools: Sequence[Mapping[str, Any]] | None,
     switches: Mapping[str, bool | str],
     tokens: Mapping[str, str] = _NONE,
+    chat: bool = False,
 ) -> str:
     """The text of a conversation up to where the assistant's answer begins, as transformers renders it.
 
     A null content is rendered as the empty string (some templates would write "None"), and reasoning is there under
-    every name that templates read. A call's arguments stay the string that was sampled, unless the template takes only
-    parsed ones.
+    every name that templates read. Tools are declared in OpenAI's order of keys, and for Kimi in TypeScript too.
+
+    Templates take a call's arguments as text, as a mapping, or either. Where this one leaves the choice, it is the
+    text, so that history is what was sampled; chat servers (vLLM, SGLang) make it a mapping first, so that history is
+    what the template writes of it.
 
     Args:
         template: Jinja.
@@ -98,14 +104,20 @@ def render_text(
         tools: declarations, or None.
         switches: the template's variables.
         tokens: named tokens that the template may write.
+        chat: render as a chat server does that is sent the messages.
 
     Raises:
         TemplateRefused: the chat template raised for these messages, or has no place for the tools.
     """
+    variables: dict[str, Any] = {**tokens, **switches}
     if tools:
-        _check_tools(template)
-    parsed = not _takes_argument_strings(template) if any(m.get("tool_calls") for m in messages) else False
-    return _render(template, [_prepared(message, parsed) for message in messages], tools, {**tokens, **switches})
+        read = _check_tools(template)
+        if TOOLS_VARIABLE in read and TOOLS_VARIABLE not in switches:
+            variables[TOOLS_VARIABLE] = typescript_tools(tools)
+        tools = [_in_order(tool) for tool in tools]
+    calls = any(message.get("tool_calls") for message in messages)
+    parsed = calls and (_takes(template, text=False) if chat else not _takes(template, text=True))
+    return _render(template, [_prepared(message, parsed) for message in messages], tools, variables)
 
 
 def load_template(folder: Path) -> Template:
@@ -152,7 +164,8 @@ def template_variables(template: Template) -> frozenset[str]:
     return read - _RENDERED - _GLOBALS - frozenset(_NAMED_TOKENS)
 
 
-def _check_tools(template: str) -> None:
+def _check_tools(template: str) -> frozenset[str]:
+    """All variables that a template reads, of which the tools must be one."""
     from jinja2 import TemplateError
 
     try:
@@ -163,6 +176,7 @@ def _check_tools(template: str) -> None:
         raise TemplateRefused(
             "the request declares tools, and the chat template never writes them: the target would not know of them"
         )
+    return read
 
 
 @lru_cache(maxsize=16)
@@ -199,6 +213,9 @@ def _prepared(message: Mapping[str, Any], parsed: bool) -> dict[str, Any]:
     """A message as the template is given it: no nulls, and the arguments of calls parsed if it wants them so."""
     prepared = {name: value for name, value in message.items() if value is not None}
     prepared.setdefault("content", "")
+    reasoning = next((prepared[name] for name in _REASONING if name in prepared), None)
+    if reasoning is not None:
+        prepared |= {name: reasoning for name in _REASONING if name not in prepared}
     if parsed and (calls := prepared.get("tool_calls")):
         prepared["tool_calls"] = [
             {**call, "function": {**call["function"], "arguments": _parsed(call["function"]["arguments"])}}
@@ -211,26 +228,37 @@ def _parsed(arguments: Any) -> Any:
     if not isinstance(arguments, str):
         return arguments
     try:
-        return json.loads(arguments)
+        return json.loads(arguments) if arguments.strip() else {}
     except ValueError as exc:
         raise TemplateRefused(
             f"the chat template takes parsed arguments only, and {arguments[:80]!r} is not JSON: {exc}"
         ) from exc
 
 
+def _in_order(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """A declaration with its keys in OpenAI's order, in which servers write them."""
+    ordered = {name: tool[name] for name in ("type", "function") if name in tool} | dict(tool)
+    if isinstance(function := ordered.get("function"), Mapping):
+        first = {name: function[name] for name in ("name", "description", "parameters") if name in function}
+        ordered["function"] = first | dict(function)
+    return ordered
+
+
 @lru_cache
-def _takes_argument_strings(template: str) -> bool:
-    """Whether the template writes a call's arguments as they are when they are a string."""
-    call = {"id": "functions.f:0", "type": "function", "function": {"name": "f", "arguments": _PROBE_ARGUMENTS}}
+def _takes(template: str, text: bool) -> bool:
+    """Whether the template writes a call's arguments: character by character if they are text, or as a mapping."""
+    arguments = _PROBE_ARGUMENTS if text else json.loads(_PROBE_ARGUMENTS)
+    call = {"id": "functions.f:0", "type": "function", "function": {"name": "f", "arguments": arguments}}
     messages = [
         {"role": "user", "content": "Hi"},
         {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "name": "f", "tool_call_id": call["id"], "content": "1"},
     ]
     try:
-        return _PROBE_ARGUMENTS in _render(template, messages, None, {})
+        written = _render(template, messages, None, {})
     except TemplateRefused:
         return False
+    return not text or _PROBE_ARGUMENTS in written
 
 
 def _read_json(path: Path) -> dict[str, Any]:

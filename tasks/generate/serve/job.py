@@ -180,7 +180,9 @@ def job_of(
         means.template_sha256,
         spec.extra_body,
     )
-    return Job(engine, speaks, manner, scope, spec, endpoints, survey, means, seed)
+    job = Job(engine, speaks, manner, scope, spec, endpoints, survey, means, seed)
+    renders = replace(means, renderer=replace(means.renderer, chat=not job.sends_ids))
+    return replace(job, means=renders)
 
 
 def _may_answer(spec: ServingSpec, provider: str, quantization: str) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tasks.formats.arguments import json_arguments
 from tasks.formats.format import Fault, Reply, Said, ToolCall
 from tasks.generate.engine import Answer
 from tasks.generate.history import canonical_text
@@ -57,7 +58,10 @@ def read(job: Job, asked: Asked, meta: AnswerMeta, body: bytes | Mapping[str, An
     facts = Facts(meta.provider, meta.model, meta.quantization)
     if objection := job.objection(facts, meta.quantization):
         return Read(asked, Fault(NOT_ALLOWED, objection), meta, max_tokens)
-    return Read(asked, read_response(body), meta, max_tokens)
+    said = read_response(body)
+    if isinstance(said, Response) and job.sends_ids and said.prompt_ids is None:
+        said = replace(said, prompt_ids=list(asked.prompt.ids))  # what was sent is what it saw
+    return Read(asked, said, meta, max_tokens)
 
 
 def take(job: Job, turns: Turns, answer: Read) -> None:
@@ -90,11 +94,15 @@ def _reply_of_calls(said: Response) -> Reply | Fault:
     """An answer whose tool calls the server has parsed."""
     try:
         calls = [
-            ToolCall(call["function"]["name"], call["function"]["arguments"], call.get("id") or "")
-            for call in json.loads(said.tool_calls or "[]")
+            ToolCall(
+                call["function"]["name"],
+                json_arguments(call["function"]["arguments"], {}),
+                call.get("id") or f"call_{place}",
+            )
+            for place, call in enumerate(json.loads(said.tool_calls or "[]"))
         ]
-    except (ValueError, KeyError, TypeError) as exc:
-        return Fault("tool_calls_not_readable", f"{exc!r} in {said.tool_calls!r:.200}")
+    except (ValueError, KeyError, TypeError, AttributeError) as exc:
+        return Fault("tool_call_unreadable", f"{exc!r} in {said.tool_calls!r:.200}")
     return Reply(said.reasoning or "", said.content or "", tuple(calls))
 
 

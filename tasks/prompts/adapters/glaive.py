@@ -85,10 +85,10 @@ def _block(head: str, text: str, place: int) -> Message:
 
 def _recorded(text: str, place: int) -> Call:
     try:
-        name, _ = function_call(_ENDS.sub("", text))
+        name, arguments = function_call(_ENDS.sub("", text))
     except (ValueError, RecursionError) as exc:
         raise Unusable("invalid_function_call", f"block {place}: {exc}") from None
-    return checked_call({"name": name}, f"the call of block {place}")
+    return checked_call({"name": name, "arguments": arguments}, f"the call of block {place}")
 
 
 def _system_and_tools(value: Any) -> tuple[tuple[Message, ...], list[dict[str, Any]] | None]:

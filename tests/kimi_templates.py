@@ -10,7 +10,7 @@ _DEFAULT_SYSTEM = """
 
 _TOOLS = """
 {%- if tools -%}
-<|im_system|>tool_declare<|im_middle|>{{ tools | tojson }}<|im_end|>
+<|im_system|>tool_declare<|im_middle|>{{ DECLARED }}<|im_end|>
 {%- endif -%}
 """
 
@@ -52,7 +52,7 @@ KIMI_TEMPLATE = """
   {%- endif -%}
 {%- endfor -%}
 {%- if tools -%}
-  <|im_system|>tool_declare<|im_middle|>{{ tools | tojson(separators=(',', ':')) }}<|im_end|>
+  <|im_system|>tool_declare<|im_middle|>{{ tools_ts_str or tools | tojson(separators=(',', ':')) }}<|im_end|>
 {%- endif -%}
 {%- for message in messages -%}
   {%- set role = message['role'] -%}
@@ -86,8 +86,9 @@ KIMI_TEMPLATE = """
 """
 
 
-def _template(begin: str, thought: str, think: str, keep: str = "false") -> str:
-    return begin + _TOOLS + _MESSAGES.replace("KEEP", keep).replace("THOUGHT", thought) + _TAIL.replace("THINK", think)
+def _template(begin: str, thought: str, think: str, keep: str = "false", declared: str = "tools | tojson") -> str:
+    tools = _TOOLS.replace("DECLARED", declared)
+    return begin + tools + _MESSAGES.replace("KEEP", keep).replace("THOUGHT", thought) + _TAIL.replace("THINK", think)
 
 
 TEMPLATES = {
@@ -95,6 +96,10 @@ TEMPLATES = {
     "kimi-k2-thinking": _template(_DEFAULT_SYSTEM, _THOUGHT.replace("FIELDS", "message.reasoning_content"), ""),
     "kimi-k2.5": KIMI_TEMPLATE,
     "kimi-k2.6": _template(
-        "", _THOUGHT.replace("FIELDS", "message.reasoning or message.reasoning_content"), _SWITCH, "preserve_thinking"
+        "",
+        _THOUGHT.replace("FIELDS", "message.reasoning or message.reasoning_content"),
+        _SWITCH,
+        "preserve_thinking",
+        "tools_ts_str or tools | tojson(separators=(',', ':'))",
     ),
 }

@@ -29,7 +29,6 @@ _GLOBALS = frozenset(
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _NONE: Mapping[str, str] = MappingProxyType({})
 _PROBE_ARGUMENTS = '{"probe":1}'
-_REASONING = ("reasoning_content", "reasoning", "thinking")
 
 _lock = threading.Lock()
 _templates: dict[str, Template] = {}
@@ -213,9 +212,6 @@ def _prepared(message: Mapping[str, Any], parsed: bool) -> dict[str, Any]:
     """A message as the template is given it: no nulls, and the arguments of calls parsed if it wants them so."""
     prepared = {name: value for name, value in message.items() if value is not None}
     prepared.setdefault("content", "")
-    reasoning = next((prepared[name] for name in _REASONING if name in prepared), None)
-    if reasoning is not None:
-        prepared |= {name: reasoning for name in _REASONING if name not in prepared}
     if parsed and (calls := prepared.get("tool_calls")):
         prepared["tool_calls"] = [
             {**call, "function": {**call["function"], "arguments": _parsed(call["function"]["arguments"])}}

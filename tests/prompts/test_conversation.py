@@ -132,3 +132,29 @@ def test_the_turns_together_are_all_that_the_user_says_character_by_character(ta
         if talk[start]["role"] == "assistant":
             before = kept({"messages": talk[: start + 1]})
             assert found.turns[: len(before.turns)] == before.turns
+
+
+def called_with(*arguments: Any) -> dict[str, Any]:
+    """An assistant's message with several calls of one function."""
+    functions = [{"name": "f", "arguments": one} for one in arguments]
+    return {"role": "assistant", "content": None, "tool_calls": [{"function": function} for function in functions]}
+
+
+def test_results_of_one_function_called_several_times_keep_what_theirs_was_called_with():
+    made = called_with('{"b": 1,  "a": [2]}', {"a": "\u00fc"})
+    (_, new) = turns(messages(user("a"), made, result("1"), result("2")))
+    assert new == [tool("f", "1") | {"arguments": '{"a":[2],"b":1}'}, tool("f", "2") | {"arguments": '{"a":"\u00fc"}'}]
+
+
+@pytest.mark.parametrize("arguments", [None, "", "{", "[1]", 3, '{"a": NaN}', '{"a": "\\ud800"}'])
+def test_arguments_that_cannot_be_told_are_not_recorded(arguments: Any):
+    (_, new) = turns(messages(user("a"), called_with(arguments, {}), result("1"), result("2")))
+    assert new == [tool("f", "1"), tool("f", "2") | {"arguments": "{}"}]
+
+
+def test_the_name_tells_whose_a_single_result_is():
+    both = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": n}} for n in "fg"]}
+    (_, new) = turns(messages(user("a"), called_with({"a": 1}), result("1")))
+    assert new == [tool("f", "1")]
+    (_, new) = turns(messages(user("a"), both, result("1"), result("2")))
+    assert new == [tool("f", "1"), tool("g", "2")]

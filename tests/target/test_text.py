@@ -111,13 +111,27 @@ def test_arguments_that_are_taken_as_text_keep_every_space() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("kimi-k2.5", '<|tool_call_argument_begin|>{"a": 1, "b": "\u00fc"}<|tool_call_end|>'),
+        ("qwen-3", '"arguments": {"a": 1, "b": "\u00fc"}}'),
+        ("deepseek-v3.1", '<｜tool▁sep｜>{"a":1,  "b" : "\\u00fc"}<｜tool▁call▁end｜>'),  # takes no mapping
+    ],
+)
+def test_a_chat_server_parses_arguments_before_its_template_writes_them(name: str, written: str) -> None:
+    template = load_template(folder(name))
+    messages = called('{"a":1,  "b" : "\\u00fc"}')
+    assert written in render_text(template.text, messages, None, {}, template.tokens, chat=True)
+
+
 def test_arguments_that_cannot_be_parsed_are_refused_where_they_must_be() -> None:
     with pytest.raises(TemplateRefused, match=r"takes parsed arguments only, and .+ is not JSON"):
         rendered("glm-4.7-flash", called('{"a": '))
 
 
 def test_the_switches_that_a_template_reads_are_known() -> None:
-    assert template_variables(Template(KIMI_TEMPLATE, {})) == {"thinking"}
+    assert template_variables(Template(KIMI_TEMPLATE, {})) == {"thinking", "tools_ts_str"}
     assert "enable_thinking" in template_variables(load_template(folder("qwen-3")))
     assert template_variables(load_template(folder("smollm2"))) == set()
 

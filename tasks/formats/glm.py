@@ -85,7 +85,7 @@ def _family(name: str, ids: Mapping[str, int], on: Opening) -> Family:
         think=("<think>", "</think>"),
         lead="\n" if on == "unsaid" else "",
         seams=Seams(after_close="\n" if on == "unsaid" else ""),
-        tools=Tools(_LETTERS, _GRAMMAR, argument_calls, _ARGUMENTS.arguments),
+        tools=Tools(_LETTERS, _GRAMMAR, argument_calls, _ARGUMENTS.arguments, own_lines=True),
         end_after_tools="<|observation|>",
         probes=_PROBES,
     )

@@ -61,7 +61,11 @@ _FAMILY = Family(
     think=("<think>", "</think>"),
     seams=Seams(before_close="\n", after_close="\n\n"),
     tools=Tools(
-        {"<minimax:tool_call>": "[", "</minimax:tool_call>": "]"}, r"\[\]", invoke_calls, _PARAMETERS.arguments
+        {"<minimax:tool_call>": "[", "</minimax:tool_call>": "]"},
+        r"\[\]",
+        invoke_calls,
+        _PARAMETERS.arguments,
+        own_lines=True,
     ),
     probes=_PROBES,
 )

@@ -78,9 +78,9 @@ def _json_call(text: str) -> ToolCall:
 
 _SCANNER = json.JSONDecoder(strict=False)
 
-_JSON = Tools(_LETTERS, _GRAMMAR, json_calls)
+_JSON = Tools(_LETTERS, _GRAMMAR, json_calls, own_lines=True)
 _PARAMETERS = Tags(regex.compile(r"<parameter=([^>\n]*)>"), "</parameter>", line_ends=True)
-_XML = Tools(_LETTERS, _GRAMMAR, function_calls, _PARAMETERS.arguments)
+_XML = Tools(_LETTERS, _GRAMMAR, function_calls, _PARAMETERS.arguments, own_lines=True)
 
 
 def _family(name: str, off: Opening, on: Opening, tools: Tools, newer: bool = False) -> Family:

@@ -29,12 +29,15 @@ class Tools:
         read: the calls of one section, given its pieces in order.
         arguments: the JSON object of a call's arguments as it wrote them, given the schema of its parameters; raises
             UnreadableArguments.
+        own_lines: calls begin on lines of their own, so that line ends before one, and white space alone after the
+            last, are no content.
     """
 
     letters: Mapping[str, str]
     grammar: str
     read: Callable[[Sequence[Piece]], Sequence[ToolCall]]
     arguments: Callable[[str, Schema], str] = json_arguments
+    own_lines: bool = False
 
 
 class Span(NamedTuple):

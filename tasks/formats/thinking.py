@@ -203,12 +203,16 @@ class ThinkingFormat:
         texts.append(ids[rest:])
         reasoning, *decoded = self._codec.decode([row.tolist() for row in texts])
         content, calls, whole = "", [], []
+        own_lines = self._tools is not None and self._tools.own_lines
         for section in sections:
-            content += decoded.pop(0)
+            before = decoded.pop(0)
+            content += before.rstrip("\n") if own_lines else before
             whole.append(decoded.pop(0))
             pieces = [Piece(letter, decoded.pop(0)) for _, letter in section]
             calls += self._tools.read(pieces) if self._tools else ()
-        return Reply(reasoning, content + decoded.pop(0), tuple(calls), tuple(whole))
+        after = decoded.pop(0)
+        content += "" if sections and own_lines and not after.strip() else after
+        return Reply(reasoning, content, tuple(calls), tuple(whole))
 
     def arguments(self, call: ToolCall, tools: Sequence[Mapping[str, Any]] | None) -> str:
         """A call's arguments as JSON; see `TokenFormat`."""

@@ -29,7 +29,12 @@ def prompt(model: str, messages: Sequence[Mapping[str, Any]] = HI, **switches: o
     """The text up to where the model begins to answer."""
     text = template(model)
     bos = "<｜begin▁of▁sentence｜>" if "bos_token" in text else ""
-    return _compiled(text).render(messages=messages, add_generation_prompt=True, bos_token=bos, **switches)
+    return rendered(text, messages, bos_token=bos, **switches)
+
+
+def rendered(text: str, messages: Sequence[Mapping[str, Any]], **variables: object) -> str:
+    """What a template writes up to where the model begins to answer."""
+    return _compiled(text).render(messages=messages, add_generation_prompt=True, **variables)
 
 
 @cache

@@ -45,7 +45,7 @@ def test_a_section_is_markers_around_plain_text(own: Bound):
 def test_parallel_calls_share_a_section(own: Bound):
     second = '<invoke name="cat"><parameter name="a">x < y\n</parameter></invoke>'
     reply = own.reply(["R", CLOSE, "C\n", CALLS, INVOKE + second + "\n", CALLS_END, END], "open")
-    assert (reply.reasoning, reply.content) == ("R", "C\n")
+    assert (reply.reasoning, reply.content) == ("R", "C")
     assert reply.calls == (ToolCall("ls", PARAMETER), ToolCall("cat", '<parameter name="a">x < y\n</parameter>'))
 
 

@@ -74,7 +74,7 @@ def test_calls_keep_their_arguments_as_written(qwen3: Bound):
     odd = '\n{"name": "ls", "arguments": { "b":[1,  2],"a":"\\u00fc"} }\n'
     parts = [OPEN, "R", CLOSE, "\n\nI look.\n", CALL, odd, CALL_END, "\n", CALL, CALL_TEXT, CALL_END, END]
     reply = qwen3.reply(parts, "unsaid")
-    assert (reply.reasoning, reply.content) == ("R", "\n\nI look.\n\n")
+    assert (reply.reasoning, reply.content) == ("R", "\n\nI look.")  # the line ends belong to the calls
     assert reply.calls == (ToolCall("ls", '{ "b":[1,  2],"a":"\\u00fc"}'), ToolCall("ls", '{"path": "."}'))
 
 

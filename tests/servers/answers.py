@@ -40,7 +40,7 @@ class Vocabulary:
 
     @classmethod
     def load(cls, path: Path) -> Vocabulary:
-        """Read {"pieces": [[id, text], ...], "end": id, "close": id, "target": folder or null}, or {"scripts": [..]}."""
+        """Read {"pieces": [[id, text], ...], "end": id, "close": id, "target": folder or null}, or {"scripts": []}."""
         said = json.loads(path.read_text())
         if "scripts" in said:
             return cls(scripts=tuple(Script(**script) for script in said["scripts"]))

@@ -11,14 +11,17 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from flows.server import Address, ServerError, child_server, is_prefect
+from schemas.benchmarking import BenchmarkRecipe, load_benchmark_recipe
 from schemas.errors import EyasError
-from schemas.recipe import load_recipe
+from schemas.recipe import Recipe, load_recipe
 
 RECIPES = Path(__file__).parent / "recipes"
+BENCHMARKS = Path(__file__).parent / "benchmarks"
 SERVED = ("quickstart", "smoke")
+BENCHMARKED = ("smollm2",)
 
 
 def main() -> int:
@@ -70,24 +73,30 @@ def _serve_flows(api: str) -> None:
     from prefect.deployments.runner import RunnerDeployment
     from prefect.types.entrypoint import EntrypointType
 
+    from flows.benchmark_draft import benchmark_draft
     from flows.build_draft import build_draft
     from flows.refresh_dataset import refresh_dataset
 
+    recipes = {name: load_recipe(RECIPES / f"{name}.yaml") for name in SERVED}
+    offered: list[tuple[Any, str, Recipe | BenchmarkRecipe]] = [
+        *((flow, name, recipe) for flow in (build_draft, refresh_dataset) for name, recipe in recipes.items()),
+        *((benchmark_draft, name, load_benchmark_recipe(BENCHMARKS / f"{name}.yaml")) for name in BENCHMARKED),
+    ]
     deployments = [
         cast(
             RunnerDeployment,
-            served.to_deployment(
+            flow.to_deployment(
                 name,
-                parameters={"recipe": load_recipe(RECIPES / f"{name}.yaml").model_dump(mode="json")},
+                parameters={"recipe": recipe.model_dump(mode="json")},
                 tags=["eyas"],
                 entrypoint_type=EntrypointType.MODULE_PATH,
             ),
         )
-        for served in (build_draft, refresh_dataset)
-        for name in SERVED
+        for flow, name, recipe in offered
     ]
     page = api.removesuffix("/api")
-    print(f"\nOpen {page}/deployments, choose {' or '.join(SERVED)}, and press Run. Ctrl-C here stops all.\n")
+    names = " or ".join((*SERVED, *BENCHMARKED))
+    print(f"\nOpen {page}/deployments, choose {names}, and press Run. Ctrl-C here stops all.\n")
     serve(*deployments, limit=1, pause_on_shutdown=False)
 
 

@@ -1,6 +1,6 @@
 """`benchmark_draft`: any draft with any target in real engines. Wiring only; each step is a cached task in tasks/.
 
-python -m flows.benchmark_draft deployments/recipes/benchmark.yaml
+python -m flows.benchmark_draft deployments/benchmarks/smollm2.yaml
 
 No postponed annotations here: Prefect loads this file under another name and must still resolve the parameter's type.
 """
@@ -14,20 +14,24 @@ from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 from flows.session import begin
 from flows.steps import Steps
 from schemas.benchmarking import BenchmarkRecipe, EngineSpec
-from schemas.errors import EngineError, EyasError
+from schemas.errors import EngineError, EyasError, GateFailed, TargetError
 from tasks.artifacts.artifact import Shards
 from tasks.artifacts.serializer import ParquetSerializer
+from tasks.benchmark.served.compare import collect_benchmark, load_baseline
 from tasks.benchmark.served.draft import adopt_draft, locate_draft
+from tasks.benchmark.served.findings import Findings, find
 from tasks.benchmark.served.gguf import convert_draft, convert_target
+from tasks.benchmark.served.lossless import judge_differences
 from tasks.benchmark.served.passes import Run
-from tasks.benchmark.served.plan import runs_of
+from tasks.benchmark.served.plan import reference_run, runs_of
+from tasks.benchmark.served.probes import probe_wiring
 from tasks.benchmark.served.task import measure_run
 from tasks.prompts.locate import locate_sources
 from tasks.prompts.task import gather_prompts
 from tasks.report.served import report_benchmark
 from tasks.target.task import locate_target, prepare_target
 
-_ONE_SHARD = 1_000_000
+_ONE_SHARD = 1_000_000  # prompts: their turns are asked level by level, so they stay together
 
 
 @flow(
@@ -35,16 +39,17 @@ _ONE_SHARD = 1_000_000
     flow_run_name="{recipe.name}",
     task_runner=cast("TaskRunner[PrefectFuture[Any]]", ThreadPoolTaskRunner()),
     persist_result=False,
-    result_serializer=ParquetSerializer(),
+    result_serializer=ParquetSerializer(),  # Prefect stores a failed flow's exception even so
 )
 def benchmark_draft(recipe: BenchmarkRecipe) -> None:
-    """What a draft saves in the engines that serve it.
+    """What a draft saves in the engines that serve it, and whether it is served as it was trained.
 
     Args:
         recipe: everything the benchmark depends on.
     """
     store = begin()
     steps = Steps(recipe.name)
+    baseline = load_baseline(recipe.baseline.artifact) if recipe.baseline.artifact else None
     target = steps.submit(prepare_target, "target", spec=recipe.target, sources=locate_target(recipe.target)).result()
     prompts = steps.submit(
         gather_prompts,
@@ -59,11 +64,14 @@ def benchmark_draft(recipe: BenchmarkRecipe) -> None:
         adopt_draft, "draft", files=locate_draft(recipe.draft), target=target, context=context
     ).result()
     runs, failures = _measure(steps, recipe, target, draft, Shards(shards=tuple(prompts.part("benchmark"))))
-    if runs:
-        report_benchmark(store, recipe, runs, failures)
+    if not runs:
+        raise _failed(failures, 0)
+    findings = _find(steps, recipe, target, draft, runs, baseline)
+    report_benchmark(store, recipe, findings, failures)
     if failures:
-        told = "\n".join(f"- {label}: {failure}" for label, failure in failures.items())
-        raise EngineError(f"{len(failures)} of {len(failures) + len(runs)} runs failed; the others are kept:\n{told}")
+        raise _failed(failures, len(runs))
+    if closed := findings.closed(recipe):
+        raise GateFailed("the draft is measured, but:\n" + "\n".join(f"- {reason}" for reason in closed))
 
 
 def _measure(
@@ -95,9 +103,8 @@ def _run(
     if run.engine == "llamacpp" and not engine.url:
         gguf = steps.submit(convert_target, "gguf target", target=target, target_spec=recipe.target).result()
         if used:
-            used = steps.submit(
-                convert_draft, "gguf draft", draft=draft, target=target, target_spec=recipe.target
-            ).result()
+            converted = steps.submit(convert_draft, "gguf draft", draft=draft, target=target, target_spec=recipe.target)
+            used = converted.result()
     return steps.submit(
         measure_run,
         f"benchmark {run.label}",
@@ -108,10 +115,46 @@ def _run(
         run=run,
         engine=engine,
         spec=recipe.measure,
+        lossless=recipe.lossless,
         seed=recipe.seed,
         target_spec=recipe.target,
         compute=recipe.compute,
     ).result()
+
+
+def _find(
+    steps: Steps,
+    recipe: BenchmarkRecipe,
+    target: Shards,
+    draft: Shards,
+    runs: list[Shards],
+    baseline: Shards | None,
+) -> Findings:
+    """What the runs say together; wirings are probed only where an engine's counts are not the foreseen ones."""
+    shared = {"target": target, "target_spec": recipe.target, "compute": recipe.compute}
+    collected = steps.submit(collect_benchmark, "collect", runs=runs).result()
+    differences = steps.submit(
+        judge_differences, "lossless", runs=runs, tolerance=recipe.lossless.tie_tolerance, **shared
+    ).result()
+    chain = next((one.steps for one in recipe.measure.speculation if one.top_k == 1), 0)
+    reference = reference_run(runs)
+    if not reference or not chain:
+        return find(recipe, collected, runs, differences, None, None, baseline)
+    wiring = {"draft": draft, "run": reference, "steps": chain, **shared}
+    try:
+        survivals = steps.submit(probe_wiring, "parity", probes=False, **wiring).result()
+    except TargetError:  # it is too large for this machine: then engines are held against nothing
+        return find(recipe, collected, runs, differences, None, None, baseline)
+    findings = find(recipe, collected, runs, differences, survivals, None, baseline)
+    if not findings.parity or not findings.parity.failed:
+        return findings
+    probes = steps.submit(probe_wiring, "parity probes", probes=True, **wiring).result()
+    return find(recipe, collected, runs, differences, survivals, probes, baseline)
+
+
+def _failed(failures: dict[str, EyasError], done: int) -> EngineError:
+    told = "\n".join(f"- {label}: {failure}" for label, failure in failures.items())
+    return EngineError(f"{len(failures)} of {len(failures) + done} runs failed; the others are kept:\n{told}")
 
 
 if __name__ == "__main__":

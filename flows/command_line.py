@@ -10,7 +10,7 @@ from pathlib import Path
 
 from flows.interruption import stopping_at_once
 from flows.server import server_in_use
-from schemas.benchmarking import BenchmarkRecipe, load_benchmark_recipe
+from schemas.benchmarking import BenchmarkRecipe, DraftSource, load_benchmark_recipe
 from schemas.errors import EyasError
 from schemas.recipe import Recipe, load_recipe
 from tasks.artifacts.redaction import redact
@@ -18,7 +18,7 @@ from tasks.artifacts.redaction import redact
 
 def main(arguments: list[str] | None = None) -> None:
     """Run, or only plan, a recipe; exits 1 with the reason when it cannot be done, 2 when the command is wrong."""
-    parser = _parser("build_draft", "From prompts to a measured EAGLE-3 draft.", "quickstart")
+    parser = _parser("build_draft", "From prompts to a measured EAGLE-3 draft.", "recipes/quickstart")
     parser.add_argument(
         "--dry-run", action="store_true", help="print the plan with forecasts of tokens, time and disk, and stop"
     )
@@ -43,7 +43,7 @@ def run(recipe: Recipe) -> None:
 
 def main_refresh(arguments: list[str] | None = None) -> None:
     """Make a recipe's corpus, or say how far a run of it is; exits as `main` does."""
-    parser = _parser("refresh_dataset", "From prompts to the audited corpus of a draft.", "quickstart")
+    parser = _parser("refresh_dataset", "From prompts to the audited corpus of a draft.", "recipes/quickstart")
     parser.add_argument(
         "--status", action="store_true", help="print how far a run is, from what it leaves on disk, and stop"
     )
@@ -68,10 +68,16 @@ def run_refresh(recipe: Recipe) -> None:
 
 def main_benchmark(arguments: list[str] | None = None) -> None:
     """Run a benchmark's recipe; exits as `main` does."""
-    parser = _parser("benchmark_draft", "What a draft saves in the engines that serve it.", "benchmark")
+    parser = _parser("benchmark_draft", "What a draft saves in the engines that serve it.", "benchmarks/smollm2")
+    parser.add_argument(
+        "--draft", default="", help="in place of the recipe's: a folder, artifact:KEY, or a Hugging Face id"
+    )
     options = parser.parse_args(arguments)
     with _short_errors():
-        run_benchmark(load_benchmark_recipe(options.recipe))
+        recipe = load_benchmark_recipe(options.recipe)
+        if options.draft:
+            recipe = recipe.model_copy(update={"draft": DraftSource(source=options.draft)})
+        run_benchmark(recipe)
 
 
 def run_benchmark(recipe: BenchmarkRecipe) -> None:
@@ -98,5 +104,5 @@ def _parser(flow: str, what: str, example: str) -> argparse.ArgumentParser:
         description=f"{what} Results go to ./store, or to EYAS_STORE; "
         "a run that was stopped goes on where it stopped when it is started again.",
     )
-    parser.add_argument("recipe", type=Path, help=f"a recipe, for instance deployments/recipes/{example}.yaml")
+    parser.add_argument("recipe", type=Path, help=f"a recipe, for instance deployments/{example}.yaml")
     return parser

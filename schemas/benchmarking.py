@@ -153,6 +153,7 @@ class LosslessSpec(Section):
         default=0.02,
         ge=0,
         description="Scores of two tokens this near are a tie that rounding may decide (logits; bf16 needs about 0.2).",
+        json_schema_extra=BESIDE,
     )
     samples: int = Field(
         default=0,
@@ -162,7 +163,11 @@ class LosslessSpec(Section):
     )
     sampled_prompts: int = Field(default=4, ge=1, le=64, description="Short prompts of that test.")
     significance: float = Field(
-        default=1e-4, gt=0, lt=1, description="Probability below which the test says that distributions differ."
+        default=1e-4,
+        gt=0,
+        lt=1,
+        description="Probability below which the test says that distributions differ.",
+        json_schema_extra=BESIDE,
     )
     fail: bool = Field(default=True, description="A real difference fails the flow.", json_schema_extra=BESIDE)
 

@@ -39,3 +39,21 @@ DIFFERENCES = Contract(
         }
     ),
 )
+
+SAMPLES = Contract(
+    "samples",
+    pa.schema(
+        [
+            pa.field("prompt_id", pa.string(), nullable=False),
+            *SETTING_FIELDS,
+            pa.field("output_ids", pa.list_(pa.field("element", pa.int32(), nullable=False)), nullable=False),
+        ]
+    ),
+    pandera.DataFrameSchema(
+        {
+            "prompt_id": pandera.Column(str, pandera.Check.str_length(min_value=1)),
+            **SETTING_COLUMNS,
+            "output_ids.length": pandera.Column(int, pandera.Check.ge(1), coerce=True),
+        }
+    ),
+)

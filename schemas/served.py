@@ -108,3 +108,29 @@ SERVED_PASS = Contract(
         checks=_COUNTS_FIT,
     ),
 )
+
+HISTORY = Contract(
+    "benchmark_history",
+    pa.schema(
+        [
+            pa.field("made_at", pa.string(), nullable=False),
+            pa.field("key", pa.string(), nullable=False),
+            pa.field("label", pa.string(), nullable=False),
+            pa.field("length", pa.float64(), nullable=False),
+            pa.field("low", pa.float64(), nullable=False),
+            pa.field("high", pa.float64(), nullable=False),
+            pa.field("tokens_per_second", pa.float64(), nullable=False),
+        ]
+    ),
+    pandera.DataFrameSchema(
+        {
+            "made_at": pandera.Column(str, pandera.Check.str_length(min_value=1), description="ISO 8601"),
+            "key": pandera.Column(str, description="of the collect_benchmark artifact"),
+            "label": pandera.Column(str, pandera.Check.str_length(min_value=1), description="engine, drafter, setting"),
+            "length": pandera.Column(float, pandera.Check.ge(1)),
+            "low": pandera.Column(float, nullable=True, description="NaN where counts are not known per prompt"),
+            "high": pandera.Column(float, nullable=True),
+            "tokens_per_second": pandera.Column(float, nullable=True),
+        }
+    ),
+)

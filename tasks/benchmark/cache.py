@@ -48,6 +48,29 @@ class SlotCache(Cache):
             layer.slots, layer.visible = positions, visible
         return slot_mask(positions, visible)
 
+    def place_tree(self, slots: Tensor, first: Tensor, ancestry: Tensor, visible: int) -> Tensor:
+        """As `place`, for the nodes of a tree, whose positions are not their slots.
+
+        Args:
+            slots: int64 (rows, nodes), one after another from `first` on.
+            first: int64 (rows,), slot of node 0; slots below it are seen by all nodes.
+            ancestry: bool (rows, nodes, nodes), whether the first sees the second.
+            visible: slots that are read.
+        """
+        for layer in self._slot_layers:
+            layer.slots, layer.visible = slots, visible
+        each = torch.arange(visible, device=slots.device)
+        seen = (each < first[:, None])[:, None].repeat(1, slots.shape[1], 1)  # (rows, nodes, visible)
+        inside = slots.clamp(max=visible - 1)[:, None].expand(-1, slots.shape[1], -1)
+        seen.scatter_(2, inside, ancestry)
+        hidden = ~seen[:, None]
+        return torch.zeros(hidden.shape, device=slots.device).masked_fill_(hidden, torch.finfo(torch.float32).min)
+
+    def move(self, sources: Tensor, slots: Tensor) -> None:
+        """Copy entries to other slots, int64 (rows, n) both."""
+        for layer in self._slot_layers:
+            layer.stored.move(sources, slots)
+
     def expand(self, times: int) -> None:
         """Repeat each row `times` times, next to each other."""
         for layer in self._slot_layers:
@@ -81,6 +104,12 @@ class KeyValues:
         rows = torch.arange(len(slots), device=slots.device)[:, None]
         for buffer, new in zip(self._buffers, (keys, values), strict=True):
             buffer[rows, :, slots] = new.transpose(1, 2)
+
+    def move(self, sources: Tensor, slots: Tensor) -> None:
+        """Copy entries to other slots, int64 (rows, n) both."""
+        rows = torch.arange(len(slots), device=slots.device)[:, None]
+        for buffer in self._filled():
+            buffer[rows, :, slots] = buffer[rows, :, sources]
 
     def read(self, visible: int) -> tuple[Tensor, Tensor]:
         """The first `visible` slots of keys and values."""

@@ -49,7 +49,7 @@ def decode(
     batch = Batch(prompts, settings, name, target.device)
     answers = list(batch.answers)
     cache = SlotCache(target.model.config, batch.capacity)
-    _prefill(target, drafter, batch, cache, len(settings.temperatures))
+    prefill(target, drafter, batch, cache, len(settings.temperatures))
     report(len(answers) - len(batch.active))
     while len(batch.active):
         if len(batch.active) < _COMPACT_BELOW * len(batch.answers):
@@ -63,7 +63,7 @@ def decode(
     return answers
 
 
-def _prefill(target: Target, drafter: Drafter, batch: Batch, cache: SlotCache, repeats: int) -> None:
+def prefill(target: Target, drafter: Drafter, batch: Batch, cache: SlotCache, repeats: int) -> None:
     """Run the prompts, once for all temperatures, and take each row's first token."""
     lengths = batch.lengths[::repeats]
     longest = int(lengths.max())

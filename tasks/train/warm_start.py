@@ -20,6 +20,7 @@ from schemas.sections import ComputeSpec, ParentSpec, TargetSpec, TrainingSpec
 from schemas.warm_start import READINGS
 from tasks.artifacts.artifact import Shards
 from tasks.artifacts.task import artifact_task, workspace
+from tasks.draft.adoption import embedding_sha256
 from tasks.draft.checkpoint import load_draft
 from tasks.draft.model import Eagle3Draft
 from tasks.target.model import load_target
@@ -28,7 +29,6 @@ from tasks.train.fused_loss import Objective
 from tasks.train.gradient import crew_of
 from tasks.train.loader import SequenceStore
 from tasks.train.objective import TrainingTimeTest
-from tasks.train.parent import embedding_sha256
 from tasks.train.sequence import TeacherParts
 from tasks.train.simulated import HeldOut, SimulatedAcceptance
 from tasks.train.task import common_layers, publish_draft, teacher_parts

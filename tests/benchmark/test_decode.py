@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tasks.benchmark import verify as verify_module
-from tasks.benchmark.batch import Batch, DecodeSettings
+from tasks.benchmark.batch import Answer, Batch, DecodeSettings
 from tasks.benchmark.decode import decode
 from tasks.benchmark.drafters import Drafter, EagleDrafter, NgramDrafter, PlainDrafter, lookup
 from tasks.benchmark.verify import Proposal, Uniforms
@@ -134,11 +134,20 @@ def exact_distribution(target: Target, temperature: float, length: int) -> np.nd
     return log_p.gather(2, continuations[..., None]).sum((1, 2)).exp().double().numpy()
 
 
-def excess(target: Target, drafter: Drafter, name: str, samples: int = 6000, temperature: float = 0.7) -> float:
+def excess(target: Target, drafter: Drafter, name: str) -> float:
     """How many standard deviations the chi-square of the first three tokens lies above its mean."""
+    return excess_of(target, lambda prompts, settings: decode(target, drafter, name, prompts, settings))
+
+
+def excess_of(
+    target: Target,
+    make: Callable[[list[RenderedPrompt], DecodeSettings], list[Answer]],
+    samples: int = 6000,
+    temperature: float = 0.7,
+) -> float:
+    """The same of answers that are made in any way."""
     prompts = [RenderedPrompt(f"{number:032x}", "toy", PROMPT) for number in range(samples)]
-    settings = make_settings(temperatures=(temperature,), max_tokens=4, chain=2)
-    answers = decode(target, drafter, name, prompts, settings)
+    answers = make(prompts, make_settings(temperatures=(temperature,), max_tokens=4, chain=2))
     counts = Counter(tuple(answer.output_ids[:3]) for answer in answers)
     expected = samples * exact_distribution(target, temperature, 3)
     observed = np.array([counts[outcome] for outcome in itertools.product(range(SMALL), repeat=3)], dtype=float)

@@ -6,13 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from deployments.serve import RECIPES
+from deployments.serve import BENCHMARKS, RECIPES
+from schemas.benchmarking import load_benchmark_recipe
 from schemas.recipe import load_recipe
 from tasks.prompts.gather import gather
 from tasks.prompts.locate import locate_sources
 
 ROOT = RECIPES.parents[1]
 SHIPPED = sorted(RECIPES.glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", sorted(BENCHMARKS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_shipped_benchmark_loads_and_is_named_like_its_file(path: Path) -> None:
+    assert load_benchmark_recipe(path).name == path.stem
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)

@@ -15,7 +15,7 @@ import httpx
 import pytest
 from prefect.settings import PREFECT_API_URL
 
-from deployments.serve import RECIPES, SERVED, main, server
+from deployments.serve import BENCHMARKED, RECIPES, SERVED, main, server
 from flows.server import Address, ServerError, is_prefect
 from schemas.recipe import load_recipe
 from tasks.artifacts.files import write_bytes
@@ -116,7 +116,7 @@ def test_the_flows_are_served_and_the_server_ends_with_the_command(how: signal.S
             [sys.executable, "-m", "deployments.serve"], env=environment, stdout=output, stderr=output
         )
     try:
-        wait_for(lambda: served(address.api) == set(SERVED), process, log)
+        wait_for(lambda: served(address.api) == {*SERVED, *BENCHMARKED}, process, log)
         assert f"Open {address.page}/deployments" in log.read_text()
         process.send_signal(how)
         code = process.wait(timeout=60)

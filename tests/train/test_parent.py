@@ -15,11 +15,12 @@ from torch import Tensor
 from schemas.errors import DraftError
 from schemas.sections import ParentSpec
 from tasks.artifacts.artifact import Shards
+from tasks.draft.adoption import embedding_sha256
 from tasks.draft.checkpoint import CONFIG, WEIGHTS, load_checkpoint, load_draft, write_checkpoint
 from tasks.draft.place import locate_parent
 from tasks.draft.record import RECORD, DraftRecord
 from tasks.draft.stored import INDEX, numbered_name
-from tasks.train.parent import adopt_parent, embedding_sha256
+from tasks.train.parent import adopt_parent
 from tests.rows import run_body
 from tests.train.small import HIDDEN, VOCAB, small_draft
 

@@ -15,12 +15,12 @@ from schemas.sections import ComputeSpec, DraftSpec, ParentSpec, TargetSpec
 from schemas.warm_start import READINGS
 from tasks.artifacts.artifact import Shards
 from tasks.artifacts.workspace import Workspace
+from tasks.draft.adoption import embedding_sha256
 from tasks.draft.checkpoint import CONFIG, WEIGHTS, load_draft, write_checkpoint
 from tasks.draft.config import DraftConfig
 from tasks.draft.model import Eagle3Draft
 from tasks.target.model import Target
 from tasks.train.initialise import draft_config, fresh_draft
-from tasks.train.parent import embedding_sha256
 from tasks.train.sequence import Sequence
 from tasks.train.simulated import SimulatedAcceptance
 from tasks.train.warm_start import Reached, check_reproduced, choose_reading, initialise_from_parent

@@ -34,7 +34,8 @@ class Client:
         self._http = httpx.Client(
             base_url=self.url,
             timeout=httpx.Timeout(idle_seconds, connect=_CONNECT_SECONDS),
-            limits=httpx.Limits(max_connections=connections + 2),
+            # a server that closes an idle connection while we take it up again would look as if it had died
+            limits=httpx.Limits(max_connections=connections + 2, max_keepalive_connections=0),
             trust_env=False,
         )
 

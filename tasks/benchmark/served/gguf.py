@@ -15,7 +15,7 @@ from schemas.sections import TargetSpec
 from tasks.artifacts.artifact import Shards
 from tasks.artifacts.store import require_space
 from tasks.artifacts.task import artifact_task, workspace
-from tasks.draft.checkpoint import WEIGHTS
+from tasks.benchmark.served.draft import given_folder
 from tasks.engines.environments import python_of
 from tasks.target.place import target_folder
 
@@ -46,9 +46,9 @@ def convert_draft(draft: Shards, target: Shards, target_spec: TargetSpec) -> Sha
     Raises:
         EngineError: llama.cpp is not installed, or its converter refuses this draft.
     """
-    folder = draft.file("weights").parent
+    folder = given_folder(draft)
     beside = target_folder(target, target_spec)
-    return _convert(folder, (folder / WEIGHTS).stat().st_size, ["--target-model-dir", str(beside)])
+    return _convert(folder, _size(folder), ["--target-model-dir", str(beside)])
 
 
 def converter() -> Path:
@@ -58,9 +58,8 @@ def converter() -> Path:
         EngineError: llama.cpp is not installed, or without its script.
     """
     environment = python_of("llamacpp").parent.parent
-    for place in (environment, environment / "src"):
-        if found := sorted(place.glob(f"**/llama.cpp/{_SCRIPT}")):
-            return found[0]
+    if found := sorted(environment.glob(f"lib/python3*/site-packages/*/llama.cpp/{_SCRIPT}")):
+        return found[0]
     raise EngineError(
         f"{environment} has no {_SCRIPT}, which converts models to GGUF: `make engines ENGINES=llamacpp` installs it"
     )

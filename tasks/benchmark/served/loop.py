@@ -5,30 +5,35 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from schemas.benchmarking import SpeculationSpec
 from tasks.benchmark.batch import Answer, DecodeSettings
 from tasks.benchmark.decode import decode
 from tasks.benchmark.drafters import Drafter
 from tasks.benchmark.served.conversations import Asked
 from tasks.benchmark.served.passes import Setting, Take
 from tasks.benchmark.served.spoken import Counts, Spoken
+from tasks.benchmark.tree import TreeDrafter, decode_tree
+from tasks.draft.model import Eagle3Draft
 from tasks.target.model import Target
+from tasks.target.rendering import RenderedPrompt
+
+Decode = Callable[[Sequence[RenderedPrompt], DecodeSettings, Callable[[int], None]], list[Answer]]
 
 
 class LoopSpeaker:
-    """Decodes in this process, chains only.
+    """Decodes in this process.
 
     Args:
-        target: the model.
-        make: a fresh drafter for each batch.
-        name: of the drafter, which seeds the random numbers.
-        chain: drafted tokens per verify step, 0 without a drafter.
+        decode: decodes one batch with a fresh drafter.
+        chain: drafts that can be accepted at once, 0 without a drafter.
+        end_ids: of the target.
         seed: the recipe's.
     """
 
     counted_by = "loop"
 
-    def __init__(self, target: Target, make: Callable[[], Drafter], name: str, chain: int, seed: int) -> None:
-        self.target, self.make, self.name, self.chain, self.seed = target, make, name, chain, seed
+    def __init__(self, decode: Decode, chain: int, end_ids: Sequence[int], seed: int) -> None:
+        self.decode, self.chain, self.end_ids, self.seed = decode, chain, tuple(end_ids), seed
 
     def speak(self, asked: Sequence[Asked], setting: Setting, max_tokens: int, take: Take) -> Counts | None:
         """See `Speaker`."""
@@ -36,7 +41,7 @@ class LoopSpeaker:
             temperatures=(setting.temperature,),
             chain=self.chain,
             max_tokens=max_tokens,
-            end_ids=tuple(self.target.facts["eos_ids"]),
+            end_ids=self.end_ids,
             seed=self.seed,
         )
         answers: list[Answer] = []
@@ -44,10 +49,7 @@ class LoopSpeaker:
         for start in range(0, len(ordered), setting.concurrency):
             batch = ordered[start : start + setting.concurrency]
             clock = [time.perf_counter()]  # its start, its prefill's end, and the end of each step
-            made = decode(
-                self.target,
-                self.make(),
-                self.name,
+            made = self.decode(
                 [one.prompt for one in batch],
                 settings,
                 lambda ended, clock=clock: clock.append(time.perf_counter()),
@@ -57,6 +59,23 @@ class LoopSpeaker:
                 take(turn, _spoken(answer, clock, "stop" if ended else "length"))
             answers += made
         return total_of(answers, self.chain)
+
+
+def chains_of(target: Target, make: Callable[[], Drafter], name: str) -> Decode:
+    """Chains of any drafter; its name seeds the random numbers."""
+    return lambda prompts, settings, report: decode(target, make(), name, prompts, settings, report)
+
+
+def trees_of(target: Target, draft: Eagle3Draft, speculation: SpeculationSpec) -> Decode:
+    """Trees of an EAGLE-3 draft."""
+
+    def decode_batch(
+        prompts: Sequence[RenderedPrompt], settings: DecodeSettings, report: Callable[[int], None]
+    ) -> list[Answer]:
+        drafter = TreeDrafter(draft, target, speculation.top_k, speculation.verified)
+        return decode_tree(target, drafter, prompts, settings, report)
+
+    return decode_batch
 
 
 def total_of(answers: Sequence[Answer], chain: int) -> Counts:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from schemas.benchmarking import BenchmarkRecipe, EngineSpec
+from tasks.artifacts.artifact import Shards
 from tasks.benchmark.served.passes import Run
 
 
@@ -19,3 +22,9 @@ def runs_of(recipe: BenchmarkRecipe, engine: EngineSpec) -> list[Run]:
         for one in recipe.measure.speculation
         if one.top_k == 1 or engine.has_trees
     ]
+
+
+def reference_run(runs: Sequence[Shards]) -> Shards | None:
+    """The run on whose greedy answers engines are compared: our own loop's, else the first with greedy answers."""
+    greedy = [run for run in runs if 0.0 in run.table("served")["temperature"].to_pylist()]
+    return min(greedy, key=lambda run: not run.facts["run"].startswith("transformers"), default=None)

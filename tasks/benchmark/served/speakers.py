@@ -24,12 +24,14 @@ class ServerSpeaker:
     Args:
         client: of the server.
         chain: drafted tokens that can be accepted at once, 0 without a draft.
+        always_drafts: whether every verify step has a draft. Prompt lookup often finds none, and engines do not count
+            the steps without: they follow from the tokens.
     """
 
     counted_by = "response"
 
-    def __init__(self, client: Client, chain: int) -> None:
-        self.client, self.chain = client, chain
+    def __init__(self, client: Client, chain: int, always_drafts: bool = True) -> None:
+        self.client, self.chain, self.always_drafts = client, chain, always_drafts
         self._has_counters = client.dialect.name != "sglang"  # whose responses always say it
         self._where = f"the {client.dialect.name} server at {client.url}"
 
@@ -44,18 +46,20 @@ class ServerSpeaker:
         if before is None:
             raise EngineError(f"{self._where} says nothing about drafts: it runs without a draft")
         self.counted_by = "counters"
-        return self._required(self._since(before, sum(len(one.output_ids) for one in spoken)))
+        tokens = sum(len(one.output_ids) for one in spoken)
+        return self._with_all_steps(self._required(self._since(before, tokens)), tokens, len(spoken))
 
     def _all(self, asked: Sequence[Asked], setting: Setting, max_tokens: int, take: Take) -> Iterator[Spoken]:
         def one(turn: Asked) -> Spoken:
             before = self._reading() if setting.concurrency == 1 else None
             spoken = self.client.ask(turn.prompt.ids, setting.temperature, max_tokens, self.chain)
-            if spoken.counts:
+            counts = spoken.counts
+            if counts:
                 self._has_counters = False  # which need not be read then
-            if spoken.counts or before is None:
-                return spoken
-            self.counted_by = "counters"
-            return replace(spoken, counts=self._since(before, len(spoken.output_ids)))
+            elif before is not None:
+                self.counted_by = "counters"
+                counts = self._since(before, len(spoken.output_ids))
+            return replace(spoken, counts=self._with_all_steps(counts, len(spoken.output_ids)))
 
         with _pool(setting.concurrency) as pool:
             futures = {pool.submit(one, turn): turn for turn in asked}
@@ -87,6 +91,11 @@ class ServerSpeaker:
             after = Reading.of(self.client)
         require_alone(before, after, tokens, self._where)
         return after.since(before, self.chain)
+
+    def _with_all_steps(self, counts: Counts | None, tokens: int, answers: int = 1) -> Counts | None:
+        if counts is None or self.always_drafts:
+            return counts
+        return replace(counts, verify_steps=max(counts.verify_steps, tokens - answers - counts.accepted))
 
     def _required(self, counts: Counts) -> Counts:
         if not counts.drafted:

@@ -8,8 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from schemas.benchmarking import EngineSpec, MeasureSpec
+from schemas.benchmarking import EngineSpec, LosslessSpec, MeasureSpec
 from schemas.errors import DraftError, EngineError, PromptSourceError
+from schemas.lossless import SAMPLES
 from schemas.prompts import QUARANTINE
 from schemas.sections import ComputeSpec, TargetSpec
 from schemas.served import SERVED, SERVED_PASS
@@ -19,9 +20,11 @@ from tasks.benchmark.drafters import EagleDrafter, NgramDrafter, PlainDrafter
 from tasks.benchmark.served.client import Client
 from tasks.benchmark.served.conversations import Conversations
 from tasks.benchmark.served.dialects import dialect_of
+from tasks.benchmark.served.draft import given_folder
 from tasks.benchmark.served.identity import require_tokenizer
-from tasks.benchmark.served.loop import LoopSpeaker
+from tasks.benchmark.served.loop import LoopSpeaker, chains_of, trees_of
 from tasks.benchmark.served.passes import Run, Setting, Speaker, run_pass
+from tasks.benchmark.served.sampling import sample
 from tasks.benchmark.served.servers import Models, Room, server_of
 from tasks.benchmark.served.speakers import ServerSpeaker
 from tasks.draft.checkpoint import load_draft
@@ -43,11 +46,12 @@ def measure_run(
     run: Run,
     engine: EngineSpec,
     spec: MeasureSpec,
+    lossless: LosslessSpec,
     seed: int,
     target_spec: TargetSpec,
     compute: ComputeSpec,
 ) -> Shards:
-    """Parts "served" (a row per answer), "passes" and "quarantine".
+    """Parts "served" (a row per answer), "passes", "samples" (for the test of distributions) and "quarantine".
 
     Args:
         target: the prepared target.
@@ -57,6 +61,7 @@ def measure_run(
         run: engine, drafter and setting.
         engine: where the engine is.
         spec: what is measured.
+        lossless: how often short prompts are sampled.
         seed: the recipe's.
         target_spec: where the target is.
         compute: threads.
@@ -80,10 +85,16 @@ def measure_run(
             run_pass(run, setting, speaker, conversations, spec.max_tokens, space.ensure_folder(), bar.advance)
             for setting in settings
         ]
-    return _publish(space, run, passes)
+        samples = SAMPLES.table([])
+        if lossless.samples:
+            warm = [temperature for temperature in spec.temperatures if temperature > 0]
+            samples = sample(run, warm, speaker, conversations, lossless)
+    return _publish(space, run, passes, samples)
 
 
-def _publish(space: Workspace, run: Run, passes: list[tuple[pa.Table, pa.Table, list[dict[str, Any]]]]) -> Shards:
+def _publish(
+    space: Workspace, run: Run, passes: list[tuple[pa.Table, pa.Table, list[dict[str, Any]]]], samples: pa.Table
+) -> Shards:
     answers = pa.concat_tables([one[0] for one in passes])
     if not answers.num_rows:
         first = passes[0][2][0]["detail"] if passes[0][2] else "there are none"
@@ -93,6 +104,7 @@ def _publish(space: Workspace, run: Run, passes: list[tuple[pa.Table, pa.Table, 
         )
     space.add_table("served", "served.parquet", answers, SERVED)
     space.add_table("passes", "passes.parquet", pa.concat_tables([one[1] for one in passes]), SERVED_PASS)
+    space.add_table("samples", "samples.parquet", samples, SAMPLES)
     lost = {row["source_key"]: row for one in passes for row in one[2]}
     space.add_table("quarantine", "quarantine.parquet", QUARANTINE.table(lost.values(), "quarantine"), QUARANTINE)
     tokens = sum(pa.concat_tables([one[1] for one in passes])["tokens"].to_pylist())
@@ -132,7 +144,7 @@ def _speaker(
         client = Client(server.url, dialect_of(run.engine), server.model, spec.idle_seconds, max(spec.concurrency))
         try:
             require_tokenizer(client, Renderer.of(target, target_spec).codec)
-            yield ServerSpeaker(client, run.chain)
+            yield ServerSpeaker(client, run.chain, always_drafts=run.drafter == "draft")
         except EngineError:
             server.check()  # why it does not answer any more, if it has died
             raise
@@ -143,7 +155,7 @@ def _speaker(
 def _draft_file(draft: Shards | None, run: Run) -> Any:
     if draft is None or run.drafter != "draft":
         return None
-    return draft.file("gguf") if run.engine == "llamacpp" else draft.file("weights").parent
+    return draft.file("gguf") if run.engine == "llamacpp" else given_folder(draft)
 
 
 def _loop(
@@ -153,13 +165,14 @@ def _loop(
 
     torch.set_num_threads(compute.training_threads)
     model = load_target(target, target_spec)
+    ends = target.facts["eos_ids"]
     if run.drafter == "none":
-        return LoopSpeaker(model, PlainDrafter, "none", 0, seed)
+        return LoopSpeaker(chains_of(model, PlainDrafter, "none"), 0, ends, seed)
     if run.drafter == "ngram":
-        return LoopSpeaker(model, lambda: NgramDrafter(_NGRAM), "ngram", run.chain, seed)
+        return LoopSpeaker(chains_of(model, lambda: NgramDrafter(_NGRAM), "ngram"), run.chain, ends, seed)
     if draft is None or run.speculation is None:
         raise DraftError(f"{run.label} needs a draft")
     loaded = load_draft(draft).eval().requires_grad_(False).to(model.device)
     if run.speculation.top_k > 1:
-        raise EngineError(f"eyas' own loop does not verify trees such as {run.speculation.label} yet")
-    return LoopSpeaker(model, lambda: EagleDrafter(loaded, model), "trained", run.chain, seed)
+        return LoopSpeaker(trees_of(model, loaded, run.speculation), run.chain, ends, seed)
+    return LoopSpeaker(chains_of(model, lambda: EagleDrafter(loaded, model), "trained"), run.chain, ends, seed)

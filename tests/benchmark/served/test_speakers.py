@@ -16,7 +16,7 @@ from tasks.benchmark.served.client import Client
 from tasks.benchmark.served.conversations import Conversations
 from tasks.benchmark.served.dialects import dialect_of
 from tasks.benchmark.served.identity import require_tokenizer
-from tasks.benchmark.served.loop import LoopSpeaker
+from tasks.benchmark.served.loop import LoopSpeaker, chains_of
 from tasks.benchmark.served.passes import Run, Setting, run_pass
 from tasks.benchmark.served.speakers import ServerSpeaker
 from tasks.formats.registry import bind
@@ -70,7 +70,9 @@ COUNTED = ("output_ids", "prompt_ids", "verify_steps", "drafted", "accepted", "a
 def test_a_server_gives_the_answers_and_counts_of_the_loop_behind_it(
     engine: Any, connect: Connect, conversations: Any, tiny_loaded: Target, tmp_path: Path
 ) -> None:
-    own = LoopSpeaker(tiny_loaded, lambda: Foresight(tiny_loaded), "trained", CHAIN, 0)
+    own = LoopSpeaker(
+        chains_of(tiny_loaded, lambda: Foresight(tiny_loaded), "trained"), CHAIN, tiny_loaded.facts["eos_ids"], 0
+    )
     run = Run(engine="transformers", drafter="ngram", speculation=SPECULATION)
     wanted, total = rows_of(run, Setting(0.0, 1), own, conversations(), tmp_path / "own")
     assert total["accepted"] > 0

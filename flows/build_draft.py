@@ -99,12 +99,13 @@ def _train(
     if "untrained" in recipe.benchmark.baselines:
         untrained = steps.submit(export_draft, "export untrained", draft=initial, **exporting)
         _measure(steps, recipe, target, "untrained", untrained, prompts)
-    steps.submit(
-        measure_lost_mass,
-        "lost mass",
-        **{name: shared[name] for name in ("target", "vocabulary", "states", "target_spec", "compute")},
-        corpus=made.corpus,
-    )
+    if not (recipe.extraction.teacher_top_k or recipe.extraction.online):  # it is read off the last states
+        steps.submit(
+            measure_lost_mass,
+            "lost-mass",
+            **{name: shared[name] for name in ("target", "vocabulary", "states", "target_spec", "compute")},
+            corpus=made.corpus,
+        )
     _measure(steps, recipe, target, "none", None, prompts)
     if "ngram" in recipe.benchmark.baselines:
         _measure(steps, recipe, target, "ngram", None, prompts)

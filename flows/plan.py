@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from flows.forecast import Forecast, Prompts, forecast, measure_speed
+from flows.scale_plan import print_scale_plan
 from schemas.recipe import Recipe
 from tasks.artifacts.store import open_store
 from tasks.prompts.gather import gather
@@ -24,6 +25,9 @@ def print_plan(recipe: Recipe) -> None:
     Raises:
         EyasError: the recipe, a source, the target or the store cannot be used.
     """
+    if recipe.scale is not None:
+        print_scale_plan(recipe, recipe.scale)
+        return
     store = open_store()
     facts = preview_target(recipe.target)
     recipe.check_target(facts)

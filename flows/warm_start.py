@@ -99,7 +99,7 @@ def extraction_for(
                 extract_states,
                 f"extract sample as {reading}",
                 corpus=sample,
-                **(shared | {"spec": spec.model_copy(update={"aux_layers": tried})}),
+                **(shared | {"spec": _at(spec, tried, shared["target"])}),
             )
             for reading, tried in readings.items()
         }
@@ -116,7 +116,13 @@ def extraction_for(
         layers = chosen.result().facts["aux_layers"]
         if fault := _misread(DraftConfig.from_checkpoint(read_fields(parent.file("config"))), layers, recipe):
             raise DraftError(f"the parent reads the outputs of layers {layers}, and once it is trained: {fault}")
-    return spec.model_copy(update={"aux_layers": layers})
+    return _at(spec, layers, shared["target"])
+
+
+def _at(spec: ExtractionSpec, layers: list[int], target: Shards) -> ExtractionSpec:
+    """Extraction at these layers; the default ones stay unnamed, so that states which are there already are found."""
+    is_default = layers == list(default_aux_layers(target.facts["num_layers"]))
+    return spec if is_default else spec.model_copy(update={"aux_layers": layers})
 
 
 def submit_first_weights(

@@ -17,6 +17,7 @@ from pydantic import Field, ValidationError, model_validator
 from schemas.errors import RecipeError
 from schemas.extraction import ExtractionSpec
 from schemas.generation import GenerationSpec
+from schemas.scale import ScaleSpec
 from schemas.sections import (
     AuditSpec,
     BenchmarkSpec,
@@ -38,7 +39,7 @@ _FEWEST_LAYERS = 7  # for which [1, L//2-1, L-4] are three layers in order
 class Recipe(Section):
     """Everything a run of eyas depends on."""
 
-    name: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", description="Names the run, its reports and its artifacts.")
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$", description="Names the run, its reports and its artifacts.")
     seed: int = Field(default=0, ge=0, lt=2**31, description="Seed of everything that is drawn.")
     target: TargetSpec
     datasets: list[DatasetSpec] = Field(min_length=1, description="Prompt sources, training and benchmark.")
@@ -53,6 +54,9 @@ class Recipe(Section):
     export: ExportSpec = ExportSpec()
     benchmark: BenchmarkSpec = BenchmarkSpec()
     compute: ComputeSpec = ComputeSpec()
+    scale: ScaleSpec | None = Field(
+        default=None, description="Figures of other machines: a dry run then plans from these, and fetches nothing."
+    )
 
     @model_validator(mode="after")
     def _no_contradictions(self) -> Recipe:

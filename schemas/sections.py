@@ -103,6 +103,9 @@ class DatasetSpec(Section):
         default="short", description="Which of generation.serving's limits its prompts run under."
     )
     turns: int = Field(default=0, ge=0, description="Most assistant turns per conversation to regenerate; 0 takes all.")
+    licence: str = Field(
+        default="", description="Its licence as an SPDX id, for the draft's model card.", json_schema_extra=BESIDE
+    )
 
 
 class CountingRule(Section):

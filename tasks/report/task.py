@@ -18,6 +18,7 @@ from schemas.recipe import Recipe
 from tasks.artifacts.artifact import Shards
 from tasks.artifacts.files import write_bytes
 from tasks.benchmark.statistics import Measured, measure
+from tasks.report.card import write_release
 from tasks.report.markdown import render_report
 from tasks.report.plots import write_plots
 from tasks.report.publish import publish, publish_steps
@@ -68,6 +69,8 @@ def report_run(
     console = console or summary_console()
     print_summary(rows, report.measured, console)
     console.print(f"Report: {report.markdown}", soft_wrap=True)
+    if released := write_release(store / "reports" / recipe.name / "draft", recipe, rows, report.measured):
+        console.print(f"Draft: {released}", soft_wrap=True)
     if FlowRunContext.get() is not None:
         text = render_report(recipe.name, introduction(recipe), rows, report.measured, plots=False)
         publish(recipe.name, text, rows, report.measured, report.plots)

@@ -35,7 +35,7 @@ def measure_lost_mass(
         target: the prepared target.
         vocabulary: part `vocabulary`.
         corpus: part `corpus`, for the datasets of its held-out sequences.
-        states: the hidden states of the corpus's shards, in order.
+        states: hidden states of the corpus, with the target's last states.
         target_spec: where the target is.
         compute: threads.
 
@@ -45,19 +45,21 @@ def measure_lost_mass(
     torch.set_num_threads(compute.threads_per_worker)
     head = teacher_parts(load_target(target, target_spec), torch.device("cpu")).head
     ids = torch.tensor(vocabulary.table(VOCABULARY.name)["target_id"].to_pylist(), dtype=torch.int64)
-    heldout = [row for table in corpus.tables("corpus") for row in table.to_pylist() if row["split"] == "heldout"]
+    dataset_of = {
+        row["sequence_id"]: row["dataset"]
+        for table in corpus.tables("corpus")
+        for row in table.select(["sequence_id", "dataset"]).to_pylist()
+    }
     store = SequenceStore(states, "heldout")
     sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
-    for index, row in enumerate(heldout):
-        sequence = store.read(index) if index < len(store) else None
-        if sequence is None or sequence.token_ids.tolist() != row["token_ids"]:
-            raise ArtifactInvalid(
-                f"the hidden states are not those of sequence {row['sequence_id']}: extract them again"
-            )
+    for index in range(len(store)):
+        sequence = store.read(index)
+        if (dataset := dataset_of.get(sequence.name)) is None:
+            raise ArtifactInvalid(f"the corpus has no sequence {sequence.name}, whose states are given: extract again")
         if sequence.served:
             lost, outside = outside_mass(sequence.teacher_states().to(head.dtype), head, ids)
             added = (len(lost), float(lost.sum(dtype=torch.float64)), int(outside.sum()))
-            sums[row["dataset"]] = [a + b for a, b in zip(sums[row["dataset"]], added, strict=True)]
+            sums[dataset] = [a + b for a, b in zip(sums[dataset], added, strict=True)]
     rows = [
         {"dataset": dataset, "positions": int(count), "lost_mass": lost / count, "best_outside": int(outside)}
         for dataset, (count, lost, outside) in sorted(sums.items())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,6 +20,7 @@ from tasks.train.loader import SequenceSource
 from tasks.train.objective import TrainingTimeTest
 
 _BLOCK_SCORES = 2**23
+_TAIL = 2.5  # per cent on each side of a 95 % interval
 
 
 @dataclass(frozen=True)
@@ -39,20 +41,62 @@ class SimulatedAcceptance:
         return 1 + sum(self.acceptance)
 
 
-def count_survivors(guesses: list[Tensor], best: Tensor) -> SimulatedAcceptance:
-    """Count the chains of one sequence.
+@dataclass(frozen=True)
+class SequenceChains:
+    """The chains of one held-out sequence, one per served row."""
+
+    name: str
+    first_context: int  # tokens that the first row's guess follows; each row's is one more than the one before
+    alive: list[Tensor]  # per step i bool (rows - i,): whether the row's guesses 0..i are all right
+
+    def count(self, part: range | None = None) -> SimulatedAcceptance:
+        """Counts of all rows, or of those whose guess follows a number of tokens in `part`."""
+        survived, chains = [], []
+        for alive in self.alive:
+            chosen = alive
+            if part is not None:
+                chosen = alive[max(part.start - self.first_context, 0) : max(part.stop - self.first_context, 0)]
+            survived.append(int(chosen.sum()))
+            chains.append(len(chosen))
+        return SimulatedAcceptance(survived, chains)
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Counts of several sequences, or of a part of each."""
+
+    counts: list[SimulatedAcceptance]
+
+    def total(self) -> SimulatedAcceptance:
+        """All together."""
+        survived = [sum(column) for column in zip(*(count.survived for count in self.counts), strict=True)]
+        chains = [sum(column) for column in zip(*(count.chains for count in self.counts), strict=True)]
+        return SimulatedAcceptance(survived, chains)
+
+    def interval(self, resamples: int, seed: int) -> tuple[float, float]:
+        """The 95 % percentile interval of the length, by bootstrap over sequences: chains of one sequence are alike."""
+        survived = np.array([count.survived for count in self.counts])  # (sequences, steps)
+        chains = np.array([count.chains for count in self.counts])
+        number = len(self.counts)
+        times = np.random.default_rng(seed).multinomial(number, np.full(number, 1 / number), size=resamples)
+        lengths = 1 + (times @ survived / np.maximum(times @ chains, 1)).sum(axis=1)
+        low, high = np.percentile(lengths, [_TAIL, 100 - _TAIL])
+        return float(low), float(high)
+
+
+def surviving(guesses: list[Tensor], best: Tensor) -> list[Tensor]:
+    """Which chains of one sequence are alive after each step, bool (rows - i,).
 
     Args:
         guesses: per step i int64 (rows - i,), target ids; row r guesses the token that `best[r + i]` is.
         best: int64 (rows,), the target's best ids.
     """
-    survived, chains = [], []
+    found = []
     alive = torch.ones_like(best, dtype=torch.bool)
     for step, guess in enumerate(guesses):
         alive = alive[: len(guess)] & (guess == best[step : step + len(guess)])
-        survived.append(int(alive.sum()))
-        chains.append(len(guess))
-    return SimulatedAcceptance(survived, chains)
+        found.append(alive)
+    return found
 
 
 class HeldOut:
@@ -62,21 +106,24 @@ class HeldOut:
         self._store, self._head = store, head
         self._best: dict[int, Tensor] = {}
 
-    @torch.no_grad()
     def measure(self, draft: Eagle3Draft, test: TrainingTimeTest, crew: Crew) -> SimulatedAcceptance:
         """Simulated acceptance over all sequences."""
-        counts = self.by_sequence(draft, test, crew)
-        survived = [sum(column) for column in zip(*(count.survived for count in counts), strict=True)]
-        chains = [sum(column) for column in zip(*(count.chains for count in counts), strict=True)]
-        return SimulatedAcceptance(survived, chains)
+        return self.survey(draft, test, crew).total()
 
-    @torch.no_grad()
+    def survey(self, draft: Eagle3Draft, test: TrainingTimeTest, crew: Crew) -> Survey:
+        """The counts of all sequences."""
+        return Survey(self.by_sequence(draft, test, crew))
+
     def by_sequence(self, draft: Eagle3Draft, test: TrainingTimeTest, crew: Crew) -> list[SimulatedAcceptance]:
         """Simulated acceptance of each sequence."""
-        return crew.map(lambda index: self._measure(index, draft, test), range(len(self._store)))
+        return [chains.count() for chains in self.chains(draft, test, crew)]
+
+    def chains(self, draft: Eagle3Draft, test: TrainingTimeTest, crew: Crew) -> list[SequenceChains]:
+        """The chains of each sequence."""
+        return crew.map(lambda index: self._chains(index, draft, test), range(len(self._store)))
 
     @torch.no_grad()
-    def _measure(self, index: int, draft: Eagle3Draft, test: TrainingTimeTest) -> SimulatedAcceptance:
+    def _chains(self, index: int, draft: Eagle3Draft, test: TrainingTimeTest) -> SequenceChains:
         sequence = self._store.read(index).to(test.embedding.device)
         if index not in self._best:
             self._best[index] = best_ids(sequence.teacher_states().to(self._head.dtype), self._head)
@@ -85,7 +132,8 @@ class HeldOut:
         with test.autocast():
             for output, rows in zip(test.unroll(draft, [sequence]), test.counts([sequence]), strict=True):
                 guesses.append(ids[best_ids(draft.head_input(output[:rows]), draft.lm_head.weight)])
-        return count_survivors(guesses, self._best[index])
+        alive = [step.cpu() for step in surviving(guesses, self._best[index])]
+        return SequenceChains(sequence.name, sequence.prompt_length + 1, alive)
 
 
 @torch.no_grad()

@@ -43,15 +43,7 @@ def initialise_draft(
     # a norm before fc makes the states equal in size by itself
     scale = [1.0] * AUX_STATES if spec.fc_norm else measure_aux_scale(SequenceStore(states, "train"))
     target_ids = torch.tensor(vocabulary.table(VOCABULARY.name)["target_id"].to_pylist(), dtype=torch.int64)
-    config = draft_config(target.facts, spec, len(target_ids), common_layers(states))
-    draft = fresh_draft(config, target_ids, seed)
-    if spec.initialise_from_target or config.owns_embedding:
-        model = load_target(target, target_spec)
-        parts = teacher_parts(model, torch.device("cpu"))
-        if draft.embed_tokens is not None:
-            draft.embed_tokens.weight.data.copy_(narrow_embedding(parts.embedding, config.hidden_size))
-        if spec.initialise_from_target:
-            take_from_target(draft, model.layers[-1].state_dict(), final_norm(model), parts.head)
+    draft = make_draft(target, target_spec, spec, target_ids, common_layers(states), seed)
     fold(draft, scale)
     return publish_draft(draft, {"aux_scale": scale})
 
@@ -100,6 +92,31 @@ def train_draft(
     )
     facts = {"aux_scale": scale, "steps": training.done} | ({"keep": spec.keep} if spec.keep == "best" else {})
     return publish_draft(draft, facts, training.clock.summary())
+
+
+def make_draft(
+    target: Shards, target_spec: TargetSpec, spec: DraftSpec, target_ids: torch.Tensor, layers: list[int], seed: int
+) -> Eagle3Draft:
+    """An untrained draft that reads scaled states; loads the target where the draft takes anything from it.
+
+    Args:
+        target: the prepared target.
+        target_spec: where it is.
+        spec: the draft's shape and first weights.
+        target_ids: the draft vocabulary, int64, ascending.
+        layers: the captured layers.
+        seed: of the random weights.
+    """
+    config = draft_config(target.facts, spec, len(target_ids), layers)
+    draft = fresh_draft(config, target_ids, seed)
+    if spec.initialise_from_target or config.owns_embedding:
+        model = load_target(target, target_spec)
+        parts = teacher_parts(model, torch.device("cpu"))
+        if draft.embed_tokens is not None:
+            draft.embed_tokens.weight.data.copy_(narrow_embedding(parts.embedding, config.hidden_size))
+        if spec.initialise_from_target:
+            take_from_target(draft, model.layers[-1].state_dict(), final_norm(model), parts.head)
+    return draft
 
 
 def common_layers(states: list[Shards]) -> list[int]:

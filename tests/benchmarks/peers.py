@@ -22,7 +22,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import torch
@@ -34,14 +33,12 @@ from tasks.benchmark.statistics import Acceptance
 from tasks.draft.checkpoint import load_checkpoint, load_draft, write_checkpoint
 from tasks.draft.config import DraftConfig
 from tasks.draft.model import Eagle3Draft
-from tasks.train.aux_scale import as_columns, fold, unfold
+from tasks.train.aux_scale import fold, unfold
 from tasks.train.loader import SequenceStore
-from tasks.train.loop import Training
 from tasks.train.task import teacher_parts
-from tests.benchmarks.stored_run import StoredRun, measured
+from tests.benchmarks.stored_run import StoredRun, measured, train_for
 
-STEPS, RATE, BATCH, CALIBRATION = 3, 1e-3, 2, 20
-NEVER = 10**6
+STEPS, RATE, BATCH = 3, 1e-3, 2
 
 
 def main() -> None:
@@ -96,44 +93,28 @@ def train_both(options: argparse.Namespace, row: int, run: StoredRun, work: Path
 
 
 def train_ours(work: Path, seconds: float, seed: int) -> None:
-    """The demo's training for a number of CPU-seconds, evaluation included."""
+    """The demo's training for a number of CPU-seconds."""
     run = StoredRun.newest()
-    per_step = timed(run, CALIBRATION, seed, work / "calibration")[0] / CALIBRATION
-    spent, wall, training, draft = timed(run, max(round(seconds / per_step), 1), seed, work / "training")
-    write_checkpoint(work, draft, torch.float32)
+    scale = list(run.initial.facts["aux_scale"])
+    teacher = teacher_parts(run.load_target()[0], torch.device("cpu"))
+    spec = TrainingSpec(ttt_steps=STEPS, batch_sequences=BATCH, learning_rate=RATE)
+
+    def initial() -> Eagle3Draft:
+        draft = load_draft(run.initial)
+        unfold(draft, scale)
+        return draft
+
+    trained = train_for(seconds, initial, run, teacher, spec, seed=seed)
+    fold(trained.draft, scale)
+    write_checkpoint(work, trained.draft, torch.float32)
     figures = {
-        "cpu_seconds": spent,
-        "wall_seconds": wall,
-        "steps": training.steps,
-        "supervised": training.clock.rows,
-        "parameters": sum(parameter.numel() for parameter in draft.parameters()),
+        "cpu_seconds": trained.cpu_seconds,
+        "wall_seconds": trained.wall_seconds,
+        "steps": trained.training.steps,
+        "supervised": trained.training.clock.rows,
+        "parameters": sum(parameter.numel() for parameter in trained.draft.parameters()),
     }
     (work / "ours.json").write_text(json.dumps(figures))
-
-
-def timed(run: StoredRun, steps: int, seed: int, folder: Path) -> tuple[float, float, Training, Eagle3Draft]:
-    """CPU and wall seconds of a training run of so many steps, the run, and its draft, which reads raw states."""
-    folder.mkdir()
-    draft, scale = load_draft(run.initial), list(run.initial.facts["aux_scale"])
-    unfold(draft, scale)
-    store = SequenceStore(run.states, "train")
-    spec = TrainingSpec(
-        ttt_steps=STEPS,
-        epochs=steps * BATCH / len(store) - 1e-9,
-        batch_sequences=BATCH,
-        learning_rate=RATE,
-        evaluate_every=NEVER,
-        checkpoint_every=NEVER,
-    )
-    target, _ = run.load_target()
-    teacher = teacher_parts(target, torch.device("cpu"))
-    heldout = SequenceStore(run.states, "heldout")
-    training = Training(draft, teacher, as_columns(scale, draft), store, heldout, spec, seed)
-    before, wall = time.process_time(), time.perf_counter()
-    training.run(folder, 1)
-    spent = time.process_time() - before, time.perf_counter() - wall
-    fold(draft, scale)
-    return *spent, training, draft
 
 
 def write_sequences(run: StoredRun, path: Path) -> None:

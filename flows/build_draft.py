@@ -24,7 +24,7 @@ from tasks.extract.task import extract_states, probe_target, require_space_for_s
 from tasks.report.task import report_run
 from tasks.states.launching import state_servers
 from tasks.train.lost_mass import measure_lost_mass
-from tasks.train.task import train_draft
+from tasks.train.task import simulate_acceptance, train_draft
 
 
 @flow(
@@ -49,6 +49,18 @@ def build_draft(recipe: Recipe) -> None:
     with state_servers():
         vocabulary, states = _vocabulary_and_states(steps, recipe, made, parent)
     trained = _train(steps, recipe, made, vocabulary, states, parent)
+    steps.submit(
+        simulate_acceptance,
+        "simulate",
+        target=made.target,
+        draft=trained,
+        states=states,
+        corpus=made.corpus,
+        spec=recipe.benchmark,
+        seed=recipe.seed,
+        target_spec=recipe.target,
+        compute=recipe.compute,
+    )
     report_run(store, recipe, steps.finished(), trained.result())
 
 

@@ -33,6 +33,36 @@ TRAINING_CURVE = Contract(
     ),
 )
 
+SIMULATED = Contract(
+    "simulated",
+    pa.schema(
+        [
+            pa.field("group", pa.string(), nullable=False),
+            pa.field("name", pa.string(), nullable=False),
+            pa.field("sequences", pa.int32(), nullable=False),
+            pa.field("survived", _COUNT_LIST, nullable=False),
+            pa.field("chains", _COUNT_LIST, nullable=False),
+            pa.field("length", pa.float64(), nullable=False),
+            pa.field("low", pa.float64(), nullable=False),
+            pa.field("high", pa.float64(), nullable=False),
+        ]
+    ),
+    pandera.DataFrameSchema(
+        {
+            "group": pandera.Column(str, pandera.Check.isin(("all", "dataset", "context"))),
+            "name": pandera.Column(str, description="the dataset, or the range of tokens before the first guess"),
+            "sequences": pandera.Column("int32", pandera.Check.ge(1)),
+            "length": pandera.Column(float, pandera.Check.ge(1), description="1 + Σ survived / chains"),
+            "low": pandera.Column(float, description="lower end of the 95 % interval, by sequences"),
+            "high": pandera.Column(float),
+        },
+        checks=[
+            pandera.Check(lambda f: f["survived.length"] == f["chains.length"], name="one_count_per_position"),
+            pandera.Check(lambda f: f["low"] <= f["high"], name="interval_in_order"),
+        ],
+    ),
+)
+
 ACCEPTANCE = Contract(
     "acceptance",
     pa.schema(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
+from tasks.artifacts.artifact import Shards
 from tasks.artifacts.display import size
 from tasks.benchmark.statistics import Acceptance, Measured
 from tasks.report.steps import StepRow, totals
@@ -15,6 +17,7 @@ from tasks.report.summary import (
     step_cells,
 )
 
+SIMULATIONS = "simulated"  # part of the simulation's artifact
 PLOTS = {
     "training": "Loss and simulated acceptance over training",
     "acceptance_by_position": "Acceptance by position",
@@ -43,6 +46,7 @@ def render_report(name: str, intro: str, rows: Sequence[StepRow], measured: Meas
         *_differences(measured),
         "### By dataset",
         grid(("dataset", *ACCEPTANCE_HEADINGS[:-1]), (_dataset_cells(a, measured) for a in measured.by_dataset)),
+        *_simulated(rows),
         *([f"![{title}]({plot}.svg)" for plot, title in PLOTS.items()] if plots else []),
         "## Steps",
         "Seconds are those of the run that made the artifacts; tasks of a step run side by side.",
@@ -71,6 +75,31 @@ def _verdicts(measured: Measured) -> list[str]:
         lengths = f"trained {trained.length:.3f} against {a.drafter} {a.length:.3f}"
         lines.append(f"- temperature {a.temperature:g}: {lengths}: {relation}")
     return ["\n".join(lines)] if lines else []
+
+
+def _simulated(rows: Sequence[StepRow]) -> list[str]:
+    """What the draft would get on held-out answers, from the artifacts that say so."""
+    artifacts = [row.artifact for row in rows if isinstance(row.artifact, Shards) and row.artifact.part(SIMULATIONS)]
+    if not artifacts:
+        return []
+    found = [row for artifact in artifacts for row in artifact.table(SIMULATIONS).to_pylist()]
+    return [
+        "### Simulated acceptance",
+        "On answers that were held out of training: 1 + the shares of chains whose guesses so far are all the target's "
+        "best tokens, with a 95 % interval by bootstrap over answers; context is the number of tokens before a chain.",
+        grid(("group", "length", "95 % interval", "surviving per position", "answers"), map(_simulated_cells, found)),
+    ]
+
+
+def _simulated_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    shares = (good / many for good, many in zip(row["survived"], row["chains"], strict=True) if many)
+    return (
+        " ".join(filter(None, (row["group"], row["name"]))),
+        f"{row['length']:.3f}",
+        f"{row['low']:.3f} to {row['high']:.3f}",
+        " ".join(f"{share:.3f}" for share in shares),
+        str(row["sequences"]),
+    )
 
 
 def _differences(measured: Measured) -> list[str]:

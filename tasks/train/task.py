@@ -1,4 +1,4 @@
-"""The two tasks of training: the draft's first weights, and the trained draft with its curve."""
+"""The tasks of training: the draft's first weights, the trained draft with its curve, its simulated acceptance."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from schemas.corpus import VOCABULARY
+from schemas.corpus import CORPUS, VOCABULARY
 from schemas.errors import DraftError
-from schemas.measures import TRAINING_CURVE
-from schemas.sections import ComputeSpec, DraftSpec, TargetSpec, TrainingSpec
+from schemas.measures import SIMULATED, TRAINING_CURVE
+from schemas.sections import BenchmarkSpec, ComputeSpec, DraftSpec, TargetSpec, TrainingSpec
 from tasks.artifacts.artifact import Shards
 from tasks.artifacts.store import require_space
 from tasks.artifacts.task import artifact_task, workspace
@@ -19,10 +19,15 @@ from tasks.draft.model import Eagle3Draft
 from tasks.target.model import Target, load_target
 from tasks.train.aux_scale import AUX_STATES, as_columns, fold, measure_aux_scale, unfold
 from tasks.train.checkpoints import COPIES_ON_DISK
+from tasks.train.fused_loss import Objective
+from tasks.train.gradient import crew_of
 from tasks.train.initialise import draft_config, fresh_draft, narrow_embedding, take_from_target
 from tasks.train.loader import SequenceStore
 from tasks.train.loop import Training
+from tasks.train.objective import TrainingTimeTest
 from tasks.train.sequence import TeacherParts
+from tasks.train.simulated import HeldOut
+from tasks.train.survey import simulated_rows
 
 _FLOAT_BYTES = 4
 _VALUES_PER_WEIGHT = 3  # itself and two moments
@@ -92,6 +97,35 @@ def train_draft(
     )
     facts = {"aux_scale": scale, "steps": training.done} | ({"keep": spec.keep} if spec.keep == "best" else {})
     return publish_draft(draft, facts, training.clock.summary())
+
+
+@artifact_task(version="1", exclude=("target_spec", "compute"))
+def simulate_acceptance(
+    target: Shards,
+    draft: Shards,
+    states: list[Shards],
+    corpus: Shards,
+    spec: BenchmarkSpec,
+    seed: int,
+    target_spec: TargetSpec,
+    compute: ComputeSpec,
+) -> Shards:
+    """What a trained draft would get on the held-out sequences, as part "simulated": in all, by dataset, by context."""
+    trained = load_draft(draft).eval().requires_grad_(False)
+    teacher = teacher_parts(load_target(target, target_spec), torch.device("cpu"))
+    objective = Objective("cross_entropy", 0.0, teacher.head[trained.target_ids()])
+    raw = torch.ones(AUX_STATES * trained.config.target_hidden_size)
+    test = TrainingTimeTest(trained.embedding(teacher.embedding), objective, raw, spec.chain, 1.0)
+    heldout = HeldOut(SequenceStore(states, "heldout"), teacher.head)
+    with crew_of(compute.threads_per_worker) as crew:
+        chains = heldout.chains(trained, test, crew)
+    dataset_of: dict[str, str] = {}
+    for table in corpus.tables(CORPUS.name):
+        dataset_of |= zip(table["sequence_id"].to_pylist(), table["dataset"].to_pylist(), strict=True)
+    rows = simulated_rows(chains, dataset_of, spec.bootstrap, seed)
+    space = workspace()
+    space.add_table("simulated", "simulated.parquet", SIMULATED.table(rows), SIMULATED)
+    return space.publish({"chain": spec.chain})
 
 
 def make_draft(

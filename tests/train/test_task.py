@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from schemas.corpus import VOCABULARY
+from schemas.corpus import CORPUS, VOCABULARY
 from schemas.errors import DraftError
 from schemas.measures import TRAINING_CURVE
-from schemas.sections import ComputeSpec, DraftSpec, TargetSpec
+from schemas.sections import BenchmarkSpec, ComputeSpec, DraftSpec, TargetSpec
 from tasks.artifacts.artifact import Shards
 from tasks.draft.checkpoint import load_draft
-from tasks.train.task import initialise_draft, train_draft
+from tasks.train.task import initialise_draft, simulate_acceptance, train_draft
 from tests.rows import run_body, stored
 from tests.train.small import random_sequence
 from tests.train.states import SPEC, stored_states
@@ -41,6 +41,26 @@ def test_from_states_to_a_trained_draft(store: Path, tiny_artifact: Shards, tiny
     assert {row["kind"] for row in curve} == {"loss", "learning_rate", "simulated_acceptance", "simulated_length"}
     assert trained.measures["steps"] == trained.facts["steps"]
     assert [path.name for path in trained.file("weights").parent.glob("checkpoint-*")] == []
+
+    rows = [
+        {
+            "sequence_id": f"{number:032x}",
+            "dataset": "code" if number == 3 else "general",
+            "split": "heldout" if number % 4 == 3 else "train",
+            "token_ids": sequence.token_ids.tolist(),
+            "prompt_length": sequence.prompt_length,
+        }
+        for number, sequence in enumerate(sequences)
+    ]
+    corpus = stored("corpus", CORPUS.name, CORPUS, [CORPUS.table(rows)])
+    bench = BenchmarkSpec(chain=2)
+    simulated = run_body(simulate_acceptance, tiny_artifact, trained, states, corpus, bench, 3, tiny_spec, COMPUTE)
+    found = {row["group"] + row["name"]: row for row in simulated.table("simulated").to_pylist()}
+    assert set(found) == {"all", "datasetcode", "datasetgeneral", "context0 to 127"}
+    assert found["all"]["chains"] == [16, 14]  # two held-out answers of nine tokens
+    assert found["datasetcode"]["chains"] == [8, 7]
+    last_share = [row["value"] for row in curve if row["kind"] == "simulated_acceptance" and row["position"] == 0][-1]
+    assert found["all"]["survived"][0] / 16 == last_share  # what training measured at its end
 
     again = run_body(train_draft, tiny_artifact, initial, *given, SPEC, 3, tiny_spec, COMPUTE, name="again")
     assert again.digest() == trained.digest()

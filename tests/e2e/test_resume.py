@@ -56,7 +56,13 @@ def test_another_learning_rate_redoes_training_and_what_follows(
     with Runs(moved_store, server, tmp_path / "log") as runs:
         assert runs.run(changed) == 0, runs.said()
     tasks = [key.split("/")[0] for key in remade(finished_store, moved_store)]
-    assert sorted(tasks) == ["export_draft", "measure_acceptance", "measure_acceptance", "train_draft"]
+    assert sorted(tasks) == [
+        "export_draft",
+        "measure_acceptance",
+        "measure_acceptance",
+        "simulate_acceptance",
+        "train_draft",
+    ]
 
 
 @pytest.mark.parametrize("harm", ["delete", "flip a bit"])
@@ -94,7 +100,7 @@ def test_after_a_failed_step_the_next_run_does_that_step_and_what_follows(
         key: record.digest for key, record in committed(finished_store).items()
     }
     again = {key.split("/")[0] for key in finished if finished[key] != failed.get(key)}
-    assert again == {"train_draft", "export_draft", "measure_acceptance"}
+    assert again == {"train_draft", "export_draft", "measure_acceptance", "simulate_acceptance"}
 
 
 def test_an_interrupt_stops_at_once_and_the_next_run_goes_on(

@@ -101,4 +101,4 @@ def test_retry_from_the_api_goes_on_at_the_failed_step(
         key: record.digest for key, record in committed(finished_store).items()
     }
     again = {key.split("/")[0] for key in after if after[key] != before.get(key)}
-    assert again == {"train_draft", "export_draft", "measure_acceptance"}
+    assert again == {"train_draft", "export_draft", "measure_acceptance", "simulate_acceptance"}

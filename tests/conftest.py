@@ -22,7 +22,7 @@ from tasks.target.rendering import Renderer
 from tasks.target.source import locate_target, wheel_gguf
 from tasks.target.task import adopt_folder
 
-pytest_plugins = ["tests.prefect_fixtures"]
+pytest_plugins = ["tests.prefect_fixtures", "tests.smollm2_fixtures"]
 
 settings.register_profile("eyas", deadline=None)  # how long an example takes depends on the machine's load
 settings.load_profile("eyas")

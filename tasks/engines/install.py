@@ -25,7 +25,12 @@ from tasks.engines.environments import ENGINES, UNFINISHED, engines_root
 
 _REQUIREMENTS = Path(__file__).with_name("requirements")
 _STAMP = ".made-of"
-_MODULES = {"llamacpp": "xllamacpp", "vllm": "vllm", "sglang": "sglang"}
+_CHECKS = {
+    "llamacpp": "import xllamacpp",
+    "vllm": "import vllm",
+    # SGLang imports torchvision, of which PyPI has only builds that ask for CUDA
+    "sglang": "import torch, importlib.util as u; assert u.find_spec('sglang') and u.find_spec('transformers')",
+}
 _OUTPUT_CHARACTERS = 3000
 
 
@@ -53,7 +58,7 @@ def install(engine: str) -> bool:
         for torch in (line for line in content.splitlines() if line.startswith("torch==")):
             _pip(engine, python, [torch])
         _pip(engine, python, ["--no-deps", "-r", str(requirements)])
-        _run(engine, [str(python), "-c", f"import {_MODULES[engine]}"])
+        _run(engine, [str(python), "-c", _CHECKS[engine]])
         write_bytes(folder / _STAMP, stamp.encode())
         unfinished.unlink()
         return True

@@ -100,6 +100,8 @@ def launched(
             except ServerEnded as ended:
                 raise ended from exc
             raise
+        finally:
+            output.ending()
 
 
 def served_models(url: str) -> list[str]:

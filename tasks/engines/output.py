@@ -25,7 +25,7 @@ class Output:
     def __init__(self, log: IO[bytes], engine: str) -> None:
         self._log, self._engine = log, engine
         self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
-        self._is_starting = True
+        self._is_starting, self._is_ending = True, False
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Output:
@@ -44,6 +44,10 @@ class Output:
     def started(self) -> None:
         """From now on only trouble is worth a line in the task's log."""
         self._is_starting = False
+
+    def ending(self) -> None:
+        """From now on nothing is: a server that is told to stop in the middle of its work complains."""
+        self._is_ending = True
 
     def finish(self) -> None:
         """Wait for the last lines of a child that has ended."""
@@ -66,6 +70,8 @@ class Output:
         self._lines.append(line)
         self._log.write(line.encode() + b"\n")
         self._log.flush()
+        if self._is_ending:
+            return
         if _TROUBLE.search(line):
             _log.warning("%s: %s", self._engine, line)
         elif self._is_starting:

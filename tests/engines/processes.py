@@ -22,3 +22,19 @@ def wait_until_gone(*pids: int) -> None:
     while left := [pid for pid in pids if is_alive(pid)]:
         assert time.monotonic() < deadline, f"processes {left} still run"
         time.sleep(0.05)
+
+
+def descendants(pid: int) -> set[int]:
+    """All processes that come from one."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            children.setdefault(int(stat.read_text().rpartition(")")[2].split()[1]), []).append(int(stat.parent.name))
+        except OSError:
+            continue
+    found, waiting = set(), [pid]
+    while waiting:
+        born = children.get(waiting.pop(), [])
+        found.update(born)
+        waiting += born
+    return found

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
 
+from tests.e2e.prefect_api import Api
 from tests.e2e.runs import ROOT, Server, committed, run_environment
 
 SERVE = """
@@ -23,7 +21,6 @@ from schemas.recipe import load_recipe
 recipe = load_recipe(Path(sys.argv[1])).model_dump(mode="json")
 build_draft.serve("tiny", parameters={"recipe": recipe})
 """
-PATIENCE = 240  # seconds, on a busy machine
 
 
 @contextmanager
@@ -42,41 +39,6 @@ def served(recipe: Path, store: Path, server: Server, log: Path) -> Iterator[Non
     finally:
         process.terminate()
         process.wait(timeout=60)
-
-
-class Api:
-    """The few calls that the UI makes for this."""
-
-    def __init__(self, server: Server) -> None:
-        self._http = httpx.Client(base_url=server.api, timeout=30)
-
-    def start(self, deployment: str) -> str:
-        """Start a run once the deployment is there; returns the run's id."""
-        deadline = time.monotonic() + PATIENCE
-        while (answer := self._http.get(f"/deployments/name/{deployment}")).status_code != httpx.codes.OK:
-            assert time.monotonic() < deadline, answer.text
-            time.sleep(0.5)
-        return str(self._json("POST", f"/deployments/{answer.json()['id']}/create_flow_run", {})["id"])
-
-    def retry(self, run: str) -> None:
-        """What the Retry button does."""
-        self._json("POST", f"/flow_runs/{run}/set_state", {"state": {"type": "SCHEDULED", "name": "AwaitingRetry"}})
-
-    def wait(self, run: str, wanted: str) -> dict[str, Any]:
-        """Wait for a final state of this type."""
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            state = self._json("GET", f"/flow_runs/{run}")["state"]
-            if state["type"] == wanted:
-                return state
-            assert state["type"] in ("SCHEDULED", "PENDING", "RUNNING"), state
-            assert time.monotonic() < deadline, state
-            time.sleep(0.5)
-
-    def _json(self, method: str, path: str, body: Any = None) -> Any:
-        answer = self._http.request(method, path, json=body)
-        answer.raise_for_status()
-        return answer.json()
 
 
 @pytest.mark.slow

@@ -122,6 +122,7 @@ def approved_cap(steps: Steps, store: Path, recipe: Recipe, inputs: Mapping[str,
         baseline = question.baseline if baseline < 0 else baseline
         if question.is_free:
             return None
+        report_forecast(run, forecast)
         committed = committed_nanousd(store, run)
         least = committed + question.worst_request  # a cap below this lets nothing through
         is_allowed = question.committed - baseline + question.expected <= allowed
@@ -130,7 +131,6 @@ def approved_cap(steps: Steps, store: Path, recipe: Recipe, inputs: Mapping[str,
         if (known := decided(run, plan, attempt)) is None:
             if is_allowed and committed > question.committed:
                 continue  # what the recipe allows was used up since that forecast
-            report_forecast(run, forecast)
             return _decide(steps, run, plan, attempt, question, committed)
         if least <= known["cap_nanousd"]:
             return known["cap_nanousd"]
@@ -221,7 +221,9 @@ def _flow_run_id() -> str:
 
 
 def _form(question: _Question) -> type[Approval]:
-    return prefilled(Approval, f"**{question.title}**\n\n{question.details}", cap_usd=question.suggested_usd)
+    spent = f"Spent so far, the pilot included: {usd(question.committed)}."
+    description = f"**{question.title}**\n\n{question.details}\n\n{spent}"
+    return prefilled(Approval, description, cap_usd=question.suggested_usd)
 
 
 def prefilled(form: type[Form], description: str, **values: Any) -> type[Form]:

@@ -11,7 +11,7 @@ from schemas.errors import RecipeError
 from schemas.recipe import Recipe
 from tasks.artifacts.store import open_store
 from tasks.generate.prices import usd
-from tasks.generate.status import Status, read_status
+from tasks.generate.status import FINISHED, PILOT, Status, read_status
 
 
 def print_status(recipe: Recipe, console: Console | None = None) -> None:
@@ -39,6 +39,8 @@ def lines(status: Status, now: float) -> list[str]:
     ago = f"{max(0, round(now - standing.updated_ms / 1000)):,} s ago"
     if standing.is_alive:
         state = f"{standing.phase} goes on (process {standing.process} on {standing.host}, told {ago})"
+    elif standing.phase == PILOT and standing.ended == FINISHED:
+        state = f"the pilot is answered (told {ago}); what is left waits for approval"
     else:
         state = f"{standing.phase}: {standing.ended or 'its process is gone'} (told {ago}); the same command goes on"
     caps = [usd(standing.cap)] if standing.cap is not None else []

@@ -32,6 +32,7 @@ from tasks.generate.serve.reconcile import reconcile_unknown
 from tasks.generate.serve.spending import Purchase, Spending
 from tasks.generate.serve.stopping import stoppable
 from tasks.generate.serve.tally import Tally
+from tasks.generate.status import FINISHED
 from tasks.generate.turns import Asked, Turns
 from tasks.responses import Response, read_response
 from tasks.target.rendering import RenderedPrompt
@@ -164,7 +165,7 @@ class _Dispatch:
     def _how_it_ended(self) -> str:
         if isinstance(self._error, RunStopped):
             return "stopped"
-        return "failed" if self._error else "stopped at a cap" if self._spending.capped else "finished"
+        return "failed" if self._error else "stopped at a cap" if self._spending.capped else FINISHED
 
     def _raise(self) -> None:
         if isinstance(self._error, RunStopped):

@@ -21,6 +21,7 @@ from tasks.generate.ledger import read_ledger
 from tasks.generate.pilot import Left, forecast_table, left_of, pilot_of, sample_of, speeds_of, worst_request
 from tasks.generate.serve.job import Job
 from tasks.generate.served import WAIT_SECONDS, prepared, stores_of
+from tasks.generate.status import PILOT
 
 _BASELINE = "committed-before.json"
 
@@ -70,7 +71,7 @@ def make_forecast(
     with stores_of(store, job, run, caps_of(spec.serving.budget)) as stores:
         baseline = _baseline(space, stores.budget)
         pilot = pilot_of(partitions, pilot_prompts)
-        asyncio.run(dispatch(job, pilot, stores, "pilot"))
+        asyncio.run(dispatch(job, pilot, stores, PILOT))
         left = left_of(job, partitions, stores.paid)
         samples = sample_of(job, pilot, stores.paid)
         committed = _committed(stores.budget)

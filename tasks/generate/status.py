@@ -22,6 +22,7 @@ from tasks.artifacts.files import write_bytes
 from tasks.generate.ledger import read_ledger
 
 FILE = "standing.json"
+PILOT, FINISHED = "pilot", "finished"  # a phase, and how one can end
 _RECENT_MS = 60_000  # of the attempts that tell the pace
 
 

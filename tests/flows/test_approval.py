@@ -113,7 +113,9 @@ def test_what_the_recipe_allows_is_asked_of_nobody(
     assert server.summary()["requests"] == PROMPTS
     assert {"generate_served", "build_corpus"} <= made(store)
     assert "record_decision" not in made(store)
-    assert "results were cached; nothing was computed" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "Forecast of tiny: what is still to be asked" in said
+    assert "results were cached; nothing was computed" in said
 
 
 def test_a_person_is_asked_once_and_the_approval_outlives_a_failure(

@@ -95,6 +95,11 @@ def test_a_run_whose_process_is_gone_says_so() -> None:
     assert state == "generate: its process is gone (told 0 s ago); the same command goes on"
 
 
+def test_a_pilot_that_is_answered_waits_for_approval() -> None:
+    state, *_ = lines(status(standing=replace(STANDING, phase="pilot", ended="finished")), NOW / 1000)
+    assert state == "the pilot is answered (told 0 s ago); what is left waits for approval"
+
+
 def test_what_was_never_asked_has_no_status(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no server has been asked for nothing yet"):
         read_status(tmp_path, "nothing")

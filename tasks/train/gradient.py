@@ -70,6 +70,7 @@ def batch_gradient(
     parameters: list[nn.Parameter],
     crew: Crew,
     at_once: int = 0,
+    counts: list[int] | None = None,
 ) -> list[PartGradient]:
     """The gradients of a batch's parts, which add up to the batch's, in the batch's order.
 
@@ -82,10 +83,11 @@ def batch_gradient(
         parameters: what the gradient is taken by.
         crew: computes parts at the same time.
         at_once: sequences whose gradients are held at the same time; earlier ones are added up. 0 takes all.
+        counts: trained rows of each step where the batch is a share of a larger one.
     """
-    counts = test.counts(batch)
+    counts = counts or test.counts(batch)
     parts: list[PartGradient] = []
-    for start in range(0, len(batch), at_once or len(batch)):
+    for start in range(0, len(batch), at_once or max(len(batch), 1)):
         some = batch[start : start + (at_once or len(batch))]
         pieces = [[sequence] for sequence in some] if test.embedding.device.type == "cpu" else [some]
         found = _in_order(pieces, lambda piece: part_gradient(draft, test, piece, parameters, counts), crew)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Many
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -128,12 +129,24 @@ class BatchPlan:
 
 
 @contextmanager
-def prefetched(store: SequenceSource, plan: BatchPlan, start: int) -> Iterator[Iterator[list[Sequence]]]:
-    """The batches of steps `start` and after, read ahead by one background thread that ends with the block."""
+def prefetched(
+    store: SequenceSource,
+    plan: BatchPlan,
+    start: int,
+    share: Callable[[Many[int]], Many[int]] = lambda numbers: numbers,
+) -> Iterator[Iterator[list[Sequence]]]:
+    """The batches of steps `start` and after, read ahead by one background thread that ends with the block.
+
+    Args:
+        store: where the sequences are.
+        plan: which of them each step gets.
+        start: the first step.
+        share: picks from a batch's numbers those that this process computes.
+    """
     reader = ThreadPoolExecutor(1, "load")
 
     def read(step: int) -> list[Sequence]:
-        return [store.read(index) for index in plan.batch(step)]
+        return [store.read(index) for index in share(plan.batch(step))]
 
     def batches() -> Iterator[list[Sequence]]:
         waiting: list[Future[list[Sequence]]] = []

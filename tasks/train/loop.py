@@ -27,6 +27,7 @@ from tasks.train.loader import BatchPlan, SequenceSource, prefetched
 from tasks.train.losses import NEEDS_MASS
 from tasks.train.objective import TrainingTimeTest
 from tasks.train.optimiser import MOMENTS, Optimiser, learning_rate
+from tasks.train.ranks import Ranks
 from tasks.train.sequence import Sequence, TeacherParts
 from tasks.train.simulated import HeldOut
 
@@ -117,6 +118,7 @@ class Training:
         bfloat16 = spec.precision == "bfloat16" or (spec.precision == "auto" and self._device.type != "cpu")
         self._test = TrainingTimeTest(embedding, objective, aux_scale, spec.ttt_steps, spec.step_decay, bfloat16)
         self._heldout = HeldOut(heldout, teacher.head)
+        self._ranks = Ranks.current()
         self._plan = BatchPlan(len(train), spec.batch_sequences, spec.epochs, seed)
         self._named = [(name, p) for name, p in draft.named_parameters() if p.requires_grad]
         self._parameters = [parameter for _, parameter in self._named]
@@ -151,10 +153,11 @@ class Training:
                 optimiser = Optimiser(self._parameters, self._spec, crew)
                 window = Window.empty(self._spec.ttt_steps)
                 self._done = self._resume(checkpoints.newest(), optimiser, window)
+                self._ranks.wait()  # all have read before the first one writes
                 meter.advance(self._done)
                 if not self._done:
                     self._evaluate(0, crew)
-                with prefetched(self._store, self._plan, self._done) as batches:
+                with prefetched(self._store, self._plan, self._done, self._ranks.share) as batches:
                     while self._done < self.steps and not self._exhausted():
                         self._step(self._done, batches, optimiser, window, crew)
                         self._done += 1
@@ -169,7 +172,7 @@ class Training:
         done = self._done
         if done % self._spec.evaluate_every == 0 or done == self.steps:
             self._evaluate(done, crew)
-        if done % self._spec.checkpoint_every == 0 and done < self.steps:
+        if self._ranks.is_first and done % self._spec.checkpoint_every == 0 and done < self.steps:
             with self.clock.measure("checkpoint"):
                 checkpoints.save(self._checkpoint(done, optimiser, window))
 
@@ -190,13 +193,16 @@ class Training:
         with self.clock.measure("load"):
             batch = [sequence.to(self._device) for sequence in next(batches)]
         with self.clock.measure("gradient"):
-            parts = batch_gradient(self._draft, self._test, batch, self._parameters, crew, self._spec.micro_sequences)
+            counts = self._ranks.total(self._test.counts(batch), self._device)
+            own = batch_gradient(
+                self._draft, self._test, batch, self._parameters, crew, self._spec.micro_sequences, counts
+            )
+            parts = self._ranks.add_up(own, self._parameters, self._spec.ttt_steps)
         rate = learning_rate(step, self.steps, self._spec)
         with self.clock.measure("update"):
             norm = optimiser.step(parts, rate)
         if not math.isfinite(norm):
             raise DraftError(self._blame(step, batch))
-        counts = self._test.counts(batch)
         window.add(parts, counts)
         self.clock.rows += counts[0]
         self.clock.steps += 1

@@ -71,19 +71,35 @@ class Tokens:
 
 
 def read_target(path: Path) -> dict[str, Any]:
-    """The sizes of a target from the JSON file that `scale.target` names.
+    """The sizes of a target from the file that `scale.target` names, or from the config.json of a model's folder.
 
     Raises:
         RecipeError: the file is missing or damaged, or lacks a size.
     """
+    place = path / "config.json" if path.is_dir() else path
     try:
-        facts: Any = json.loads(path.read_bytes())
+        content: Any = json.loads(place.read_bytes())
     except (OSError, ValueError) as exc:
         raise RecipeError(f"scale.target is {path}, which cannot be read: {exc}") from exc
+    facts = content if isinstance(content, dict) else {}
+    if path.is_dir():
+        facts = _facts_of_config(facts)
     needed = ("vocab_size", "hidden_size", "intermediate_size", "num_layers", "num_attention_heads", "head_dim")
-    known = facts if isinstance(facts, dict) else {}
-    if missing := [name for name in (*needed, "num_key_value_heads", "context") if name not in known]:
+    if missing := [name for name in (*needed, "num_key_value_heads", "context") if not facts.get(name)]:
         raise RecipeError(f"scale.target is {path}, which lacks {', '.join(missing)}")
+    return facts
+
+
+def _facts_of_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A model's own config.json, or the text part of it, in our words; no code of the model is run."""
+    text: Mapping[str, Any] = config.get("text_config") or config
+    names = {"num_layers": "num_hidden_layers", "context": "max_position_embeddings"}
+    kept = ("vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "head_dim", "num_key_value_heads")
+    facts = {name: text.get(names.get(name, name)) for name in (*kept, *names)}
+    heads, hidden = facts["num_attention_heads"], facts["hidden_size"]
+    facts["num_key_value_heads"] = facts["num_key_value_heads"] or heads
+    # latent attention has no head_dim; its values have the width that a plain head would have
+    facts["head_dim"] = facts["head_dim"] or text.get("v_head_dim") or (hidden // heads if hidden and heads else None)
     return facts
 
 

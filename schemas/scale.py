@@ -37,7 +37,8 @@ class ScaleSpec(Section):
 
     target: str = Field(
         min_length=1,
-        description="JSON file with the target's sizes, as seen from the working folder; its own files are not read.",
+        description="JSON file with the target's sizes, as seen from the working folder, or a model's folder, of which "
+        "config.json is read.",
     )
     datasets: dict[str, DatasetSize] = Field(description="Size of each training dataset, by its name.")
     sizes_source: str = Field(min_length=1, description="Where these sizes come from.")

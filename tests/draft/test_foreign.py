@@ -9,8 +9,10 @@ import torch
 
 from schemas.errors import DraftError
 from tasks.draft.checkpoint import expected_tensors
+from tasks.draft.config import DraftConfig
 from tasks.draft.foreign import read_foreign_config
 from tasks.draft.model import Eagle3Draft
+from tasks.export.layouts import layout_config
 
 Fields = dict[str, Any]
 KIMI_LAYERS = 61
@@ -195,3 +197,22 @@ def test_another_kind_of_speculator_is_refused_by_its_field(change: Fields, mess
 def test_both_rope_spellings_of_one_meaning_are_one() -> None:
     both = LIGHTSEEK | {"rope_parameters": {**YARN, "rope_type": "yarn", "rope_theta": 50000.0}}
     assert read_foreign_config(both).fields["rope_parameters"]["factor"] == 64.0
+
+
+@pytest.mark.parametrize(
+    ("fields", "layers"), [(AQ_MEDAI, KIMI_LAYERS), (LIGHTSEEK, KIMI_LAYERS), (SPECULATORS, LLAMA_LAYERS)]
+)
+def test_what_is_written_of_a_public_draft_reads_back_as_the_same(fields: Fields, layers: int) -> None:
+    """Our own config, and the two layouts that are written from it."""
+    foreign = read_foreign_config(fields)
+    config = foreign.at(tuple(next(iter(foreign.readings(layers).values()))))
+    assert DraftConfig.from_checkpoint(config.to_checkpoint()) == config
+    for written in (config.to_checkpoint(), *(layout_config(config, name, {}) for name in ("vllm", "speculators"))):
+        again = read_foreign_config(written)
+        assert again.at(config.aux_layers) == config
+        assert list(config.aux_layers) in again.readings(layers).values()
+        plain = written.get("transformer_layer_config", written)
+        assert plain["rope_theta"] == plain["rope_parameters"]["rope_theta"] == config.rope_parameters["rope_theta"]
+        scaling = {name: value for name, value in config.rope_parameters.items() if name != "rope_theta"}
+        assert plain["rope_scaling"] == (scaling if scaling["rope_type"] != "default" else None)
+        assert plain["max_position_embeddings"] == config.max_position_embeddings

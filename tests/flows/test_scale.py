@@ -155,6 +155,25 @@ def test_a_target_without_a_size_is_named(tmp_path: Path) -> None:
         read_target(tmp_path / "none.json")
 
 
+def test_sizes_come_from_a_folder_with_a_config_alone(tmp_path: Path, facts: dict[str, Any]) -> None:
+    text = {
+        "hidden_size": 7168,
+        "intermediate_size": 18432,
+        "num_hidden_layers": 61,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 64,
+        "v_head_dim": 128,
+        "max_position_embeddings": 262144,
+        "vocab_size": 163840,
+    }
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "kimi_k25", "text_config": text}))
+    assert read_target(tmp_path) == {name: facts[name] for name in read_target(tmp_path)}
+    del text["vocab_size"]
+    (tmp_path / "config.json").write_text(json.dumps(text))
+    with pytest.raises(RecipeError, match="lacks vocab_size"):
+        read_target(tmp_path)
+
+
 def test_a_range_must_be_in_order(content: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="above high"):
         changed(content, usd_per_gpu_hour={"low": 5, "high": 4, "source": "x"})

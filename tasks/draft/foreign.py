@@ -70,7 +70,7 @@ class ForeignConfig:
             raise DraftError(f"config.json is not that of an EAGLE-3 draft: {faults}") from exc
 
     def readings(self, num_layers: int) -> dict[str, list[int]]:
-        """Layers whose OUTPUT the ids may mean, 0-based, by the name of the reading; the likeliest first.
+        """Layers whose OUTPUT the ids may mean, 0-based, by the name of the reading; engines' default layers first.
 
         Raises:
             DraftError: the target has no such layers under any reading.
@@ -91,7 +91,8 @@ class ForeignConfig:
                 f"the draft's {LAYER_IDS} {list(self.ids or self.output_ids or ())} name no three layers in ascending "
                 f"order of a target with {num_layers}: it was made for another target"
             )
-        return usable
+        default = list(default_aux_layers(num_layers))
+        return dict(sorted(usable.items(), key=lambda item: item[1] != default))
 
 
 def read_foreign_config(fields: Mapping[str, Any]) -> ForeignConfig:

@@ -62,6 +62,9 @@ class Api:
             time.sleep(0.5)
 
     def _json(self, method: str, path: str, body: Any = None) -> Any:
-        answer = self._http.request(method, path, json=body)
+        deadline = time.monotonic() + PATIENCE
+        while (answer := self._http.request(method, path, json=body)).status_code == httpx.codes.SERVICE_UNAVAILABLE:
+            assert time.monotonic() < deadline, answer.text  # SQLite under load: nothing was done
+            time.sleep(0.5)
         answer.raise_for_status()
         return answer.json()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from schemas.errors import EyasError, TargetError
@@ -13,7 +15,7 @@ from tasks.artifacts.store import require_space
 from tasks.artifacts.task import artifact_task, peek, workspace
 from tasks.formats.codec import load_codec
 from tasks.formats.registry import bind
-from tasks.target.convert import CONFIG_FILES, TOKENIZER_FILES, WEIGHT_FILE, convert_wheel
+from tasks.target.convert import CONFIG_FILES, TOKENIZER_FILES, WEIGHT_FILE, convert_tokenizer, convert_wheel
 from tasks.target.exactness import check_opening, check_switches, resolved_format
 from tasks.target.rendering import Renderer
 from tasks.target.source import locate_target, source_folder, target_files, wheel_gguf
@@ -90,19 +92,30 @@ def describe_target(folder: Path, spec: TargetSpec) -> dict[str, Any]:
         own_code = "" if spec.trust_remote_code else "; if it needs code of its own, see target.trust_remote_code"
         raise TargetError(f"{folder} cannot be loaded as a Hugging Face model: {exc}{own_code}") from exc
     config = whole.get_text_config()
+    shape = shape_facts(config, folder)
+    ends = (generation.eos_token_id if generation else None, config.eos_token_id)
+    return shape | _text_facts(folder, spec, ends, shape["context"]) | {"dtype": spec.dtype}
+
+
+def _text_facts(folder: Path, spec: TargetSpec, ends: Sequence[Any], context: int) -> dict[str, Any]:
+    """The facts of a tokenizer and its template, once the recipe's switches and token format fit them.
+
+    Args:
+        folder: of the tokenizer.
+        spec: the recipe's section.
+        ends: what the model's settings say ends a turn, the best source first; None where they say nothing.
+        context: of the model, in ids.
+    """
     codec, template = load_codec(folder), load_template(folder)
     named = {name: codec.markers[token] for name, token in template.tokens.items() if token in codec.markers}
-    ends = generation.eos_token_id if generation else None
-    eos_ids = _eos_ids(ends, config.eos_token_id, named.get("eos_token"), folder)
+    eos_ids = _eos_ids([*ends, named.get("eos_token")], folder)
     check_switches(template, spec)
     token_format = bind(resolved_format(spec, codec, template), codec, eos_ids)
-    shape = shape_facts(config, folder)
-    check_opening(token_format, Renderer(template, spec.template_switches, codec, shape["context"]))
-    return shape | {
+    check_opening(token_format, Renderer(template, spec.template_switches, codec, context))
+    return {
         "template_sha256": hashlib.sha256(template.text.encode()).hexdigest(),
         "template_switches": dict(spec.template_switches),
         "token_format": token_format.name,
-        "dtype": spec.dtype,
         "bos_id": named.get("bos_token"),
         "eos_id": named.get("eos_token"),
         "pad_id": named.get("pad_token"),
@@ -150,9 +163,9 @@ def _needed(config: Any, name: str, folder: Path) -> Any:
     return value
 
 
-def _eos_ids(generation: Any, config: Any, tokenizer: Any, folder: Path) -> list[int]:
+def _eos_ids(said: Sequence[Any], folder: Path) -> list[int]:
     """Ids that end a turn: what generation_config.json says, else config.json, else the tokenizer's one."""
-    found = next((ids for ids in (generation, config, tokenizer) if ids is not None), None)
+    found = next((ids for ids in said if ids is not None), None)
     if found is None:
         raise TargetError(f"{folder} names no eos_token_id, so no answer would end: add it to generation_config.json")
     return sorted({found} if isinstance(found, int) else set(found))
@@ -162,7 +175,8 @@ def preview_target(spec: TargetSpec) -> dict[str, Any]:
     """The facts of a target as far as they are known without preparing it; a dry run forecasts from them.
 
     Raises:
-        TargetError: the target's files are missing or cannot be a target.
+        TargetError: the target's files are missing or cannot be a target, or the recipe's switches do not fit it.
+        TokenFormatError: its tokenizer is not that of the recipe's token format.
     """
     if (prepared := peek(prepare_target, spec=spec, sources=locate_target(spec))) is not None:
         return prepared.facts
@@ -171,5 +185,9 @@ def preview_target(spec: TargetSpec) -> dict[str, Any]:
     from transformers import AutoConfig
 
     gguf = wheel_gguf(spec.model)
-    config: Any = AutoConfig.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
-    return shape_facts(config.get_text_config(), gguf)
+    whole: Any = AutoConfig.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
+    config = whole.get_text_config()
+    shape = shape_facts(config, gguf)
+    with TemporaryDirectory() as folder:
+        convert_tokenizer(gguf, Path(folder))
+        return shape | _text_facts(Path(folder), spec, (config.eos_token_id,), shape["context"])

@@ -11,7 +11,7 @@ from pathlib import Path
 from flows.interruption import stopping_at_once
 from flows.server import server_in_use
 from schemas.benchmarking import BenchmarkRecipe, DraftSource, load_benchmark_recipe
-from schemas.errors import EyasError
+from schemas.errors import EyasError, GateFailed
 from schemas.recipe import Recipe, load_recipe
 from tasks.artifacts.redaction import redact
 
@@ -94,7 +94,11 @@ def _short_errors() -> Iterator[None]:
     try:
         yield
     except EyasError as exc:
-        print(f"error: {redact(str(exc))}", file=sys.stderr)
+        said = redact(str(exc))
+        if isinstance(exc, GateFailed):  # its table is long, and stands in Prefect's log above
+            said = said.partition("\n")[0]
+        sys.stdout.flush()
+        print(f"error: {said}", file=sys.stderr, flush=True)
         sys.exit(1)
 
 

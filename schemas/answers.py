@@ -10,21 +10,22 @@ NATURAL_STOPS = ("stop", "tool_calls")  # the model itself ended the turn
 SEQUENCE_ENDS = (*NATURAL_STOPS, "length")
 
 # Why rebuilt and billed ids differ, or that they do not. Rows of all classes but the first two are quarantined.
-DELTA_CLASSES = (
-    "exact",
-    "unverified",  # the engine sent no count
-    "trimmed_whitespace",
-    "padded_markers",
-    "parsed_tool_calls",
-    "missing_close_before_tools",
-    "cut_inside_character",
-    "not_nfc",
-    "marker_text_in_answer",
-    "long_run",
-    "reasoning_not_returned",
-    "not_canonical",  # nothing else fits, and the count is nearly right: other ids of the same text were sampled
-    "unexplained",
-)
+DELTA_MEANINGS = {
+    "exact": "as many ids as were billed",
+    "unverified": "no count came, and the answer can be read in one way only",
+    "trimmed_whitespace": "white space that the server took away would make up the difference, or would not show in it",
+    "padded_markers": "the server put spaces round the markers",
+    "parsed_tool_calls": "the server parsed the calls out of the text and sent no ids",
+    "missing_close_before_tools": "the reasoning was closed before its tool section, or was not",
+    "cut_inside_character": "a limit cut the answer inside a character",
+    "not_nfc": "the text is not in NFC, and may not be what was sampled",
+    "marker_text_in_answer": "a marker in the text was sampled as text or as its id",
+    "long_run": "a word or white space of more than 25,000 characters",
+    "reasoning_not_returned": "reasoning was billed and did not come, or stands in the text without its end",
+    "not_canonical": "nothing else fits, and the count is nearly right: other ids of the same text were sampled",
+    "unexplained": "none of these",
+}
+DELTA_CLASSES = tuple(DELTA_MEANINGS)
 
 _IDS = pa.list_(pa.field("element", pa.int32(), nullable=False))
 _PROMPT_ID = pandera.Check.str_matches(r"^[0-9a-f]{32}$")

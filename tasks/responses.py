@@ -157,7 +157,7 @@ def _choice(body: Mapping[str, Any], choice: Mapping[str, Any], alone: bool) -> 
         reasoning=_reasoning(message),
         content=_content(message.get("content")),
         tool_calls=_tool_calls(message),
-        finish_reason=_finish_reason(choice.get("finish_reason")),
+        finish_reason=_finish_reason(choice.get("finish_reason"), _first(choice, {}, "stop_reason", "matched_stop")),
         prompt_tokens=_count(usage, "prompt_tokens"),
         completion_tokens=_count(usage, "completion_tokens") if alone else None,
         reasoning_tokens=_count(details if spoken is not None else usage, "reasoning_tokens") if alone else None,
@@ -231,14 +231,27 @@ def _tool_calls(message: Mapping[str, Any]) -> str | None:
     return _text(written, "tool_calls")
 
 
-def _finish_reason(reason: Any) -> str | None:
-    """A string, or SGLang's {"type": …, "matched": …}."""
+def stopped_at(text: str) -> str:
+    """The finish reason of an answer that ended where this text was met."""
+    return f"stop at {text!r}"
+
+
+def _finish_reason(reason: Any, matched: Any = None) -> str | None:
+    """A string, or SGLang's {"type": …, "matched": …}; a stop string that was met is no end of turn, so it is named.
+
+    Args:
+        reason: as returned.
+        matched: what ended the answer, if the server told: the id of an end, or a stop string.
+    """
     if isinstance(reason, Mapping):
+        matched = reason.get("matched", matched)
         if reason.get("type") == "abort":
             raise _Unusable("provider_error", f"the server gave up: {_shown(reason.get('message', reason))}")
         reason = reason.get("type")
     if reason in ("error", "abort"):
         raise _Unusable("provider_error", f"finish_reason is {reason}: what came is not the whole answer")
+    if reason == "stop" and isinstance(matched, str):
+        return _text(stopped_at(matched), "finish_reason")
     return _text(reason, "finish_reason")
 
 
@@ -247,8 +260,9 @@ def _output_ids(choice: Mapping[str, Any]) -> Any:
     return found[0] if found else None
 
 
-def _first(near: Mapping[str, Any], far: Mapping[str, Any], name: str) -> Any:
-    return near[name] if near.get(name) is not None else far.get(name)
+def _first(near: Mapping[str, Any], far: Mapping[str, Any], *names: str) -> Any:
+    found = (part[name] for part in (near, far) for name in names if part.get(name) is not None)
+    return next(found, None)
 
 
 def _ids(ids: Any, name: str) -> list[int] | None:

@@ -122,6 +122,7 @@ class Variants:
             turns=(USER, ASSISTANT),
             openings=self.openings,
             think=THINK,
+            switch="thinking" if self.openings[False] == "closed" else "",
             seams=self.seams,
             tools=self.read if vocabulary.tools else None,
             probes=vocabulary.probes,

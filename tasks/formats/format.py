@@ -87,6 +87,7 @@ class TokenFormat(Protocol):
     end_ids: tuple[int, ...]  # ids that end a turn when sampled
     reply_ids: tuple[int, ...]  # every marker that an answer can hold, end ids included: forced into a draft vocabulary
     seams: Seams
+    switch: str  # the template's variable that turns thinking off; empty if there is none
     opens_in_prompt: dict[bool, Opening]  # what the template's tail is with thinking on (True) and off (False)
 
     def opening(self, prompt_ids: Ids) -> Opening:

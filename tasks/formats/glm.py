@@ -83,6 +83,7 @@ def _family(name: str, ids: Mapping[str, int], on: Opening) -> Family:
         turns=("<|system|>", "<|user|>", "<|assistant|>", "<|observation|>"),
         openings={True: on, False: "closed"},
         think=("<think>", "</think>"),
+        switch="enable_thinking",
         lead="\n" if on == "unsaid" else "",
         seams=Seams(after_close="\n" if on == "unsaid" else ""),
         tools=Tools(_LETTERS, _GRAMMAR, argument_calls, _ARGUMENTS.arguments, own_lines=True),

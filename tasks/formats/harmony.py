@@ -86,6 +86,7 @@ class Harmony:
 
     name = NAME
     seams = Seams()
+    switch = ""
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec

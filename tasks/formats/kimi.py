@@ -77,6 +77,7 @@ def _family(name: str, on: Opening, off: Opening, thinks: bool = True) -> Family
         turns=("<|im_user|>", "<|im_assistant|>", "<|im_system|>"),
         openings={True: on, False: off},
         think=_THINK if thinks else None,
+        switch="thinking" if off == "closed" else "",
         tools=Tools(_LETTERS, _GRAMMAR, section_calls),
         probes=_PROBES,
         vocabulary_sha256=VOCABULARY_SHA256,

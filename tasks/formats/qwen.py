@@ -91,6 +91,7 @@ def _family(name: str, off: Opening, on: Opening, tools: Tools, newer: bool = Fa
         turns=("<|im_start|>",),
         openings={True: on, False: off},
         think=("<think>", "</think>"),
+        switch="enable_thinking" if off == "closed" else "",
         seams=Seams("\n" if on == "unsaid" else "", "\n", "\n\n"),
         tools=tools,
         probes=_PROBES_35 if newer else _PROBES_3,

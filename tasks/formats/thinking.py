@@ -48,6 +48,7 @@ class Family:
         think: open and close marker; None if the family does not reason.
         lead: text that is sampled before the open marker, and that servers drop.
         seams: white space beside the markers of the reasoning; after the open marker only where that is sampled.
+        switch: the template's variable that turns thinking off; empty if there is none.
         tools: how it calls tools; None if its markers are no ids of their own, or it cannot.
         end_after_tools: the marker that ends a turn whose last thing is a tool section, if another than `ends[0]`.
         probes: text that a wrongly converted tokenizer splits otherwise, with its right ids.
@@ -64,6 +65,7 @@ class Family:
     think: tuple[str, str] | None = None
     lead: str = ""
     seams: Seams = NO_SEAMS
+    switch: str = ""
     tools: Tools | None = None
     end_after_tools: str = ""
     probes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -135,7 +137,7 @@ class ThinkingFormat:
 
         self.name = family.name
         self.end_ids = tuple(ids[text] for text in family.ends)
-        self.seams = family.seams
+        self.seams, self.switch = family.seams, family.switch
         self.opens_in_prompt = dict(family.openings)
         sampled = (OPEN,) if family.openings[True] == "unsaid" else ()
         held = {*sampled, CLOSE, END, *tools.values()}

@@ -1,6 +1,7 @@
 """`python -m tasks.reconstruct ANSWERS.jsonl`: whether raw API answers can be turned into exact ids, line by line.
 
-For a look at a provider before a dollar is spent. Prints one JSON line per answer, and a summary on stderr.
+For a look at a provider before a dollar is spent. Prints one JSON line per answer, and a summary on stderr. The exit
+code is 0 if every answer was accepted, 1 if one was not, 2 if the file, the tokenizer or the command cannot be used.
 """
 
 from __future__ import annotations
@@ -11,13 +12,16 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
-from schemas.answers import ANSWERS
+from schemas.answers import ANSWERS, DELTA_MEANINGS
 from schemas.errors import EyasError
 from schemas.sections import CountingRule, ReconstructionSpec
+from tasks.formats.registry import FORMATS
 from tasks.reconstruct.assemble import Histogram, histogram, judge, observe, sample
 from tasks.reconstruct.counting import USUAL, Counting, Observation, counting_rules
 from tasks.reconstruct.folder import count_only, means_from
@@ -38,7 +42,7 @@ _NO_TOKENIZER = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Judge every answer of a file; returns 0, or 2 if the file, tokenizer or command cannot be used."""
+    """Judge every answer of a file; returns the exit code."""
     options = _parser().parse_args(arguments)
     try:
         return _run(options)
@@ -59,19 +63,39 @@ def _run(options: argparse.Namespace) -> int:
         means = means_from(options.tokenizer, options.format, options.thinking, spec)
         print(f"format {means.token_format.name}", file=sys.stderr)
     rules = _rules(options, means)
-    reasons: Counter[str] = Counter()
-    found: Histogram = Counter()
+    totals = _Totals()
     escaped = (sys.stdout.encoding or "").lower() != "utf-8"
     for entries in _batches(read_entries(options.answers)):
         rows = _judged([entry.row for entry in entries if entry.row is not None], means, rules)
-        found += histogram(rows)
+        totals.histogram += histogram(rows)
         verdicts = iter(rows)
         for entry in entries:
             line = _verdict(entry, next(verdicts) if entry.row is not None else None)
-            reasons[line["reason"] or "accepted"] += 1
+            totals.take(entry, line)
             print(json.dumps(line, ensure_ascii=escaped))
-    _summarise(reasons, found, rules)
-    return 0
+    sys.stdout.flush()
+    _summarise(totals, rules)
+    return 1 if totals.reasons else 0
+
+
+@dataclass
+class _Totals:
+    """What came out, for the summary."""
+
+    accepted: Counter[str] = field(default_factory=Counter)  # by provenance
+    unverified: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+    unknown: Counter[str] = field(default_factory=Counter)  # keys of requests
+    histogram: Histogram = field(default_factory=Counter)
+
+    def take(self, entry: Entry, line: Mapping[str, Any]) -> None:
+        """Count one answer."""
+        self.unknown.update(entry.unknown)
+        if line["accept"]:
+            self.accepted[line["provenance"]] += 1
+            self.unverified += line["delta_class"] == "unverified"
+        else:
+            self.reasons[line["reason"]] += 1
 
 
 def _judged(rows: list[dict[str, Any]], means: Means | None, rules: Mapping[str, Counting]) -> list[Row]:
@@ -116,6 +140,7 @@ def _verdict(entry: Entry, row: Row | None) -> dict[str, Any]:
         "provenance": provenance or "reconstructed",
         "finish_reason": (row.finish if row is not None else None) or None,
         "ids": ids,
+        "completion_tokens": entry.row["completion_tokens"] if entry.row is not None else None,
         "billed": row.billed if row is not None else None,
         "rebuilt": rebuilt,
         "delta": row.delta if row is not None else None,
@@ -131,22 +156,35 @@ def _rebuilt(row: Row) -> int | None:
     return row.billed + row.delta if row.billed is not None and row.delta is not None else None
 
 
-def _summarise(reasons: Counter[str], found: Histogram, rules: Mapping[str, Counting]) -> None:
-    total = reasons.total()
-    print(f"{total} answers, {reasons['accepted']} accepted", file=sys.stderr)
-    if reasons["not_json"] == total:
+def _summarise(totals: _Totals, rules: Mapping[str, Counting]) -> None:
+    accepted, quarantined = totals.accepted.total(), totals.reasons.total()
+    print(
+        f"{accepted + quarantined} answers: {totals.accepted['returned']} returned, {totals.accepted['reconstructed']} "
+        f"rebuilt, {quarantined} quarantined",
+        file=sys.stderr,
+    )
+    if totals.unverified:
+        print(f"  {totals.unverified} of those accepted are unverified: no count came", file=sys.stderr)
+    if totals.reasons["not_json"] == accepted + quarantined:
         print("note: no line is JSON; one response body a line is wanted, as `jq -c . FILE` writes it", file=sys.stderr)
-    for reason, rows in reasons.most_common():
-        if reason != "accepted":
-            print(f"  {rows} {reason}", file=sys.stderr)
+    for reason, rows in totals.reasons.most_common():
+        print(f"  {rows} {reason}", file=sys.stderr)
+    for name, requests in totals.unknown.most_common():
+        print(
+            f"warning: the key {name} of {requests} requests is not understood: if it changes the prompt, prompt and "
+            "ids are not those of the server",
+            file=sys.stderr,
+        )
+    _tell_counting(totals.histogram, rules)
+
+
+def _tell_counting(found: Histogram, rules: Mapping[str, Counting]) -> None:
     for provider in sorted({provider for provider, _, _ in found}):
         counting = rules.get(provider, USUAL)
         end = "counted" if counting.rule.end_counted else "not counted"
         where = "inside" if counting.rule.reasoning_inside else "beside"
-        print(
-            f"provider {provider}: end id {end}, reasoning {where} completion_tokens ({counting.source})",
-            file=sys.stderr,
-        )
+        known = counting.source if counting.sure or counting.source == "default" else f"{counting.source}, not sure"
+        print(f"provider {provider}: end id {end}, reasoning {where} completion_tokens ({known})", file=sys.stderr)
         print("  rebuilt minus billed  rows  class", file=sys.stderr)
         ours = [(delta, name, rows) for (who, delta, name), rows in found.items() if who == provider]
         for delta, name, rows in sorted(ours, key=lambda item: (item[0] is None, item[0] or 0, item[1])):
@@ -161,20 +199,56 @@ def _counting(text: str) -> tuple[str, CountingRule]:
     return provider, _COUNTING[name]
 
 
+_HELP = """
+Each line that is printed has: line, choice, accept, reason and detail (why not), provenance (returned: the server's own
+ids; reconstructed: from text; quarantined), finish_reason (as it is taken: stop, tool_calls, length), ids,
+completion_tokens (the usage as it came), billed (how many ids that makes by the provider's counting rule: where the end
+id is not counted one more, where reasoning stands beside it with reasoning_tokens added), rebuilt (how many ids there
+are), delta (rebuilt minus billed), delta_class, provider.
+
+Requests say whether the model was to think by chat_template_kwargs, thinking, enable_thinking, reasoning or
+reasoning_effort. Keys that are not understood are named at the end.
+
+formats: {formats}
+
+delta classes (other reasons are faults of the response, the prompt or the order of markers, and `detail` tells them):
+{classes}
+
+exit code: 0 if every answer was accepted, 1 if one was not, 2 if the file, the tokenizer or the command cannot be used
+"""
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tasks.reconstruct", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tasks.reconstruct",
+        description="Whether raw API answers can be turned into exact ids: one JSON line per answer on stdout, totals "
+        "by class on stderr.",
+        epilog=_HELP.format(
+            formats=fill(", ".join(FORMATS), 110, break_on_hyphens=False),
+            classes="\n".join(f"  {name:<26} {meaning}" for name, meaning in DELTA_MEANINGS.items()),
+        ),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument(
         "answers", type=Path, help='one response body a line, or {"request": …, "response": …}; requests render prompts'
     )
     parser.add_argument(
-        "--format", default="auto", help="token format, e.g. kimi-k2.5 (default: read off the tokenizer)"
+        "--format",
+        default="auto",
+        metavar="NAME",
+        help="token format, one of those below (default: auto, read off tokenizer and chat template)",
     )
-    parser.add_argument("--tokenizer", type=Path, help="folder with the served model's tokenizer and chat template")
+    parser.add_argument(
+        "--tokenizer",
+        type=Path,
+        metavar="DIR",
+        help="folder with the served model's tokenizer and chat template (default: none, only returned ids count)",
+    )
     parser.add_argument(
         "--thinking",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="whether thinking was on, for answers whose prompt is not known (default: on)",
+        help="whether thinking was on, where neither prompt ids nor the request say so (default: on)",
     )
     parser.add_argument(
         "--counting",
@@ -182,10 +256,21 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="[PROVIDER=]RULE",
-        help=f"what completion_tokens are made of: {', '.join(_COUNTING)} (default: read off the answers)",
+        help=f"what completion_tokens are made of: {', '.join(_COUNTING)} (default: read off the answers; too few of "
+        "them: inside+end)",
     )
-    parser.add_argument("--markers-in-prompt", choices=("quarantine", "mirror"), default="quarantine")
-    parser.add_argument("--unverified", choices=("keep", "quarantine"), default="keep")
+    parser.add_argument(
+        "--markers-in-prompt",
+        choices=("quarantine", "mirror"),
+        default="quarantine",
+        help="requests whose text has a marker: quarantine, or read it as the control id (default: quarantine)",
+    )
+    parser.add_argument(
+        "--unverified",
+        choices=("keep", "quarantine"),
+        default="keep",
+        help="answers rebuilt from text without a count (default: keep)",
+    )
     return parser
 
 

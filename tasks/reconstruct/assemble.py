@@ -133,9 +133,8 @@ def provider_rows(found: Histogram, rules: Mapping[str, Counting]) -> list[dict[
 def _settle_structure(rows: Sequence[Row], means: Means) -> None:
     """Rows whose ids are not such as the model can have given get the format's fault."""
     there = [row for row in rows if row.fault is None and row.completion is not None]
-    prompts = [row.prompt if row.prompt is not None else means.stand_in for row in there]
     found = means.token_format.faults(
-        [ids for ids in prompts if ids is not None],
+        [row.prompt for row in there if row.prompt is not None],
         [row.completion for row in there if row.completion is not None],
         [row.finish for row in there],
     )

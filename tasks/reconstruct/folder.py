@@ -19,12 +19,14 @@ from tasks.formats.codec import Codec, load_codec
 from tasks.formats.format import Fault, TokenFormat
 from tasks.formats.plain import NAME as PLAIN
 from tasks.formats.registry import bind, recognise
+from tasks.reconstruct.asked import THINKING
 from tasks.reconstruct.counting import USUAL, Counting
 from tasks.reconstruct.finish import named_end
-from tasks.reconstruct.row import Means, Render, Row, rows_of
+from tasks.reconstruct.row import Means, Render, Row, StandIn, rows_of
 from tasks.target.text import Template, load_template, render_text, template_variables
 
 _SWITCHES = ("thinking", "enable_thinking")
+EFFORT = "reasoning_effort"  # sent to models whose template does not read it, too
 
 
 def means_from(folder: Path, name: str, thinking: bool, spec: ReconstructionSpec) -> Means:
@@ -53,7 +55,7 @@ def means_from(folder: Path, name: str, thinking: bool, spec: ReconstructionSpec
         codec,
         spec,
         _renderer(template, codec, thinking) if template else None,
-        stand_in(token_format, codec, thinking),
+        _least_prompt(token_format, codec, thinking),
     )
 
 
@@ -79,23 +81,45 @@ def count_only(answers: pa.Table, rules: Mapping[str, Counting]) -> list[Row]:
 
 def _renderer(template: Template, codec: Codec, thinking: bool) -> Render:
     known = template_variables(template)
-    default = {name: thinking for name in _SWITCHES if name in known}
+    switchable = [name for name in _SWITCHES if name in known]
     warned: set[str] = set()
+
+    def _warn(name: str, what: str) -> None:
+        if name not in warned:
+            warned.add(name)
+            print(f"warning: {what}", file=sys.stderr)
 
     def render(request: str) -> list[int] | None:
         sent: dict[str, Any] = json.loads(request)
         if "messages" not in sent:
             return None
         asked = sent.get("chat_template_kwargs", {})
-        for name in sorted(asked.keys() - known - warned):
-            warned.add(name)
-            print(f"warning: the chat template has no variable {name}: it has no effect", file=sys.stderr)
-        switches = default | {name: value for name, value in asked.items() if name in known}
+        for name in sorted(asked.keys() - known - warned - {EFFORT}):
+            _warn(name, f"the chat template has no variable {name}: it has no effect")
+        wanted = sent.get(THINKING, thinking)
+        if THINKING in sent and wanted != thinking and not switchable:
+            _warn(THINKING, f"requests ask for thinking {wanted}, which the chat template cannot be told")
+        switches: dict[str, Any] = dict.fromkeys(switchable, wanted)
+        switches |= {name: value for name, value in asked.items() if name in known}
         messages, tools = sent["messages"], sent.get("tools")
         text = render_text(template.text, messages, tools, switches, template.tokens, chat=True)
         return codec.encode_prompt([text])[0]
 
     return render
+
+
+def _least_prompt(token_format: TokenFormat, codec: Codec, thinking: bool) -> StandIn:
+    """What a prompt ends with, thinking as its request says, or as `thinking` where that is silent."""
+    tails = {thinking: stand_in(token_format, codec, thinking)}
+
+    def least(request: str) -> Ids:
+        sent = json.loads(request)
+        wanted = bool(sent.get("chat_template_kwargs", {}).get(token_format.switch, sent.get(THINKING, thinking)))
+        if wanted not in tails:
+            tails[wanted] = stand_in(token_format, codec, wanted)
+        return tails[wanted]
+
+    return least
 
 
 def stand_in(token_format: TokenFormat, codec: Codec, thinking: bool) -> Ids:

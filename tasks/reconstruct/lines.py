@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from schemas.answers import NATURAL_STOPS
 from schemas.errors import PromptSourceError
 from tasks.formats.format import Fault
+from tasks.reconstruct.asked import Request, read_request
 from tasks.responses import Asked, Response, answer_row, read_responses
 
 ENGINE = "api"  # stands for the provider where a body names none
 
-_SENT = ("messages", "tools", "chat_template_kwargs")  # what decides the prompt
-_LIMITS = ("max_completion_tokens", "max_tokens", "max_new_tokens")
 _BOM = b"\xef\xbb\xbf"
 _BINARY = {
     b"\x1f\x8b": ("packed with gzip", "unpack it first"),
@@ -34,6 +34,7 @@ class Entry:
     choice: int
     row: dict[str, Any] | None
     fault: Fault | None = None
+    unknown: tuple[str, ...] = ()  # keys of its request that are not understood
 
 
 def read_entries(path: Path) -> Iterator[Entry]:
@@ -76,7 +77,7 @@ def _entries(number: int, line: bytes) -> list[Entry]:
         body = parsed
         if isinstance(parsed, Mapping) and "response" in parsed:
             request, body = parsed.get("request"), parsed["response"]
-    asked = _asked(request)
+    asked = read_request(request)
     found = read_responses(body)
     return [
         Entry(number, choice, None, answer)
@@ -86,29 +87,10 @@ def _entries(number: int, line: bytes) -> list[Entry]:
     ]
 
 
-def _entry(number: int, choice: int, answer: Response, asked: Mapping[str, Any]) -> Entry:
+def _entry(number: int, choice: int, answer: Response, asked: Request) -> Entry:
+    if asked.stops and answer.output_ids is None and answer.finish_reason in NATURAL_STOPS:
+        detail = "the request has stop strings, and the text does not show whether the model ended or one was met"
+        return Entry(number, choice, None, Fault("stop_strings_asked", detail), asked.unknown)
     name = hashlib.sha256(f"{number}:{choice}".encode()).hexdigest()[:32]
-    question = Asked(prompt_id=name, dataset="answers", engine=ENGINE, **asked)
-    return Entry(number, choice, answer_row(answer, question))
-
-
-def _asked(request: Any) -> dict[str, Any] | Fault:
-    """What of the request decides the prompt and its limit."""
-    if request is None:
-        request = {}
-    if not isinstance(request, Mapping) or not isinstance(request.get("messages", []), list):
-        return Fault("request_unreadable", "the request is no JSON object with a list of messages")
-    if not all(isinstance(message, Mapping) for message in request.get("messages", [])):
-        return Fault("request_unreadable", "a message of the request is no JSON object")
-    if not isinstance(request.get("chat_template_kwargs") or {}, Mapping):
-        return Fault("request_unreadable", "the request's chat_template_kwargs are no JSON object")
-    sent = {name: request[name] for name in _SENT if request.get(name)}
-    limit = next((request[name] for name in _LIMITS if request.get(name) is not None), None)
-    if limit is not None and (type(limit) is not int or not 0 < limit < 2**31):
-        return Fault("request_unreadable", f"the request's limit of tokens is {limit!r}")
-    written = json.dumps(sent, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
-    try:
-        written.encode()
-    except UnicodeEncodeError:
-        return Fault("lone_surrogate", "the request has half of a surrogate pair")
-    return {"request": written, "max_tokens": limit}
+    question = Asked(prompt_id=name, dataset="answers", engine=ENGINE, request=asked.written, max_tokens=asked.limit)
+    return Entry(number, choice, answer_row(answer, question), None, asked.unknown)

@@ -30,16 +30,17 @@ def settle_prompts(rows: Sequence[Row], means: Means) -> None:
             _render(row, means.render)
         if row.fault:
             continue
-        if row.prompt is not None and len(row.prompt):
+        if (row.prompt is None or not len(row.prompt)) and means.stand_in is not None:
+            row.prompt = means.stand_in(row.request)
+            there.append(row)
+        elif row.prompt is not None and len(row.prompt):
             if row.prompt_tokens is None or len(row.prompt) == row.prompt_tokens:
                 there.append(row)
             else:
                 detail = f"{len(row.prompt)} prompt ids, the engine counted {row.prompt_tokens}"
                 row.refuse("prompt_count_differs", detail)
-        elif means.stand_in is None:
-            row.refuse("prompt_ids_missing", "the engine sent no prompt ids, and there is no template to render")
         else:
-            row.opening = means.token_format.opening(means.stand_in)
+            row.refuse("prompt_ids_missing", "the engine sent no prompt ids, and there is no template to render")
     _settle_openings(there, means)
 
 

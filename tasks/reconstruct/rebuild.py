@@ -17,6 +17,7 @@ from tasks.formats.codec import Codec
 from tasks.formats.format import Fault, Reading, TokenFormat
 from tasks.reconstruct.finish import fills_limit, named_end
 from tasks.reconstruct.row import Candidate, Means, Row
+from tasks.responses import stopped_at
 
 REPLACEMENT = "\ufffd"
 _NO_IDS: Ids = np.empty(0, np.int32)
@@ -28,7 +29,7 @@ def settle_candidates(rows: Sequence[Row], means: Means) -> None:
     for row in rows:
         if row.fault:
             continue
-        _settle_end(row, means.token_format)
+        _settle_end(row, means)
         if row.fault or row.output is not None:
             continue
         waiting += [(row, reading, ended) for reading, ended in _readings(row, means.token_format)]
@@ -56,11 +57,13 @@ def _one(marker: int) -> Ids:
     return np.array([marker], np.int32)
 
 
-def _settle_end(row: Row, token_format: TokenFormat) -> None:
+def _settle_end(row: Row, means: Means) -> None:
     """How the answer ended, and the candidate of returned ids."""
     output = row.output
-    ended = output is not None and len(output) > 0 and int(output[-1]) in token_format.end_ids
-    finish = named_end(row.finish_reason, ended)
+    ends = means.token_format.end_ids
+    ended = output is not None and len(output) > 0 and int(output[-1]) in ends
+    spelt = {stopped_at(text) for text, number in means.codec.markers.items() if number in ends}
+    finish = named_end("stop" if row.finish_reason in spelt else row.finish_reason, ended)
     if isinstance(finish, Fault):
         row.refuse(*finish)
         return

@@ -15,6 +15,8 @@ from tasks.formats.format import Fault, Opening, Reading, Said, TokenFormat
 
 # A request, canonical JSON, as the ids that the server saw; None if it has no messages.
 Render = Callable[[str], list[int] | None]
+# A request as the least that its prompt can end with.
+StandIn = Callable[[str], Ids]
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Means:
     codec: Codec
     spec: ReconstructionSpec
     render: Render | None = None  # for answers that came without prompt ids
-    stand_in: Ids | None = None  # last ids of prompts that can be neither had nor rendered; None: such answers go
+    stand_in: StandIn | None = None  # for prompts that can be neither had nor rendered; None: such answers go
 
 
 class Candidate(NamedTuple):

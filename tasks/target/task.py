@@ -15,7 +15,14 @@ from tasks.artifacts.store import require_space
 from tasks.artifacts.task import artifact_task, peek, workspace
 from tasks.formats.codec import load_codec
 from tasks.formats.registry import bind
-from tasks.target.convert import CONFIG_FILES, TOKENIZER_FILES, WEIGHT_FILE, convert_tokenizer, convert_wheel
+from tasks.target.convert import (
+    CONFIG_FILES,
+    TOKENIZER_FILES,
+    WEIGHT_FILE,
+    check_convertible,
+    convert_tokenizer,
+    convert_wheel,
+)
 from tasks.target.exactness import check_opening, check_switches, resolved_format
 from tasks.target.rendering import Renderer
 from tasks.target.source import locate_target, source_folder, target_files, wheel_gguf
@@ -185,6 +192,7 @@ def preview_target(spec: TargetSpec) -> dict[str, Any]:
     from transformers import AutoConfig
 
     gguf = wheel_gguf(spec.model)
+    check_convertible(spec.model)
     whole: Any = AutoConfig.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
     config = whole.get_text_config()
     shape = shape_facts(config, gguf)

@@ -9,6 +9,7 @@ import pytest
 
 from flows import command_line
 from flows.command_line import main
+from schemas.errors import GateFailed
 from schemas.recipe import Recipe
 from tests.flows.recipes import write_recipe
 
@@ -77,3 +78,17 @@ def test_a_wrong_command_exits_with_2_and_shows_the_usage(
         main(arguments)
     assert stopped.value.code == 2
     assert "usage: python -m flows.build_draft" in capsys.readouterr().err
+
+
+def test_a_closed_gate_ends_in_one_line(
+    tiny_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(recipe: Recipe) -> None:
+        print("a traceback, from Prefect's log")
+        raise GateFailed("the audit stops the flow: too few rows\ncheck   rows failed\n...")
+
+    monkeypatch.setattr(command_line, "run", fail)
+    with pytest.raises(SystemExit) as stopped:
+        main([str(write_recipe(tmp_path, tiny_target))])
+    assert stopped.value.code == 1
+    assert capsys.readouterr().err == "error: the audit stops the flow: too few rows\n"

@@ -13,9 +13,10 @@ import flows.plan
 from flows.command_line import main
 from flows.forecast import Forecast, Prompts, Speed, forecast
 from flows.plan import print_plan
-from schemas.errors import PromptSourceError, RecipeError
+from schemas.errors import PromptSourceError, RecipeError, TargetError, TokenFormatError
 from schemas.recipe import Recipe, load_recipe
 from tasks.artifacts.artifact import Shards
+from tasks.target.convert import CONVERTIBLE
 from tests.flows.recipes import BENCHMARK, TRAIN, write_recipe
 
 
@@ -75,3 +76,20 @@ def test_a_recipe_that_does_not_fit_its_target_is_refused(store: Path, tiny_targ
 def test_holding_out_all_prompts_is_refused(store: Path, tiny_target: Path, tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"corpus\.heldout is 6"):
         print_plan(load_recipe(write_recipe(tmp_path, tiny_target, corpus={"heldout": len(TRAIN)})))
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"token_format": "kimi-k2.5"}, r"\[EOS\] is no control token"),
+        ({"token_format": "kimi-k9"}, "there is no token format 'kimi-k9'"),
+        ({"template_switches": {"enable_thinking": False}}, "does not read enable_thinking"),
+    ],
+)
+def test_a_wheels_token_format_and_switches_are_checked_as_a_folders_are(
+    store: Path, tiny_target: Path, tmp_path: Path, fields: dict[str, Any], says: str
+) -> None:
+    recipe = load_recipe(write_recipe(tmp_path, tiny_target))
+    target = recipe.target.model_copy(update={"model": CONVERTIBLE, **fields})
+    with pytest.raises((TargetError, TokenFormatError), match=says):
+        print_plan(recipe.model_copy(update={"target": target}))

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from schemas.answers import DELTA_CLASSES
+from tasks.formats.registry import FORMATS
 from tasks.reconstruct.__main__ import main
 from tests.reconstruct.given import CLOSE, END, PROMPTS, raw_lines
 from tests.test_responses import body
@@ -21,9 +23,11 @@ FOUR = [17285, 9620, 2069, 387, 4771, 13, CLOSE, 1008, 7574, 387, 220, 19, 13, E
 
 def judged(capsys: pytest.CaptureFixture[str], path: Path, *options: str) -> tuple[list[dict[str, Any]], str]:
     """The printed verdicts, and what went to stderr."""
-    assert main([str(path), *options]) == 0
+    code = main([str(path), *options])
     out = capsys.readouterr()
-    return [json.loads(line) for line in out.out.splitlines()], out.err
+    lines = [json.loads(line) for line in out.out.splitlines()]
+    assert code == (0 if all(line["accept"] for line in lines) else 1)
+    return lines, out.err
 
 
 def kimi_options() -> list[str]:
@@ -41,7 +45,7 @@ def test_ten_answers_are_judged_end_to_end(tmp_path: Path):
     path.write_bytes(b"\xef\xbb\xbf" + raw_lines(*lines).encode() + b"\n{broken\n")
     command = [sys.executable, "-m", "tasks.reconstruct", str(path), *kimi_options()]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 1, done.stderr
     verdicts = [json.loads(line) for line in done.stdout.splitlines()]
     assert [line["line"] for line in verdicts] == [*range(1, 10), 11]  # the tenth is blank
     assert verdicts[0] == {
@@ -53,6 +57,7 @@ def test_ten_answers_are_judged_end_to_end(tmp_path: Path):
         "provenance": "reconstructed",
         "finish_reason": "stop",
         "ids": FOUR,
+        "completion_tokens": 14,
         "billed": 14,
         "rebuilt": 14,
         "delta": 0,
@@ -66,7 +71,8 @@ def test_ten_answers_are_judged_end_to_end(tmp_path: Path):
         "not_json",
     ]
     assert (verdicts[6]["rebuilt"], verdicts[6]["billed"], verdicts[6]["delta"]) == (14, 15, -1)
-    assert "10 answers, 6 accepted" in done.stderr
+    assert "10 answers: 0 returned, 6 rebuilt, 4 quarantined\n" in done.stderr
+    assert "\n  1 provider_error\n" in done.stderr
     assert "provider ProviderA: end id counted, reasoning inside completion_tokens (inferred)" in done.stderr
 
 
@@ -75,6 +81,7 @@ def test_a_provider_that_does_not_bill_the_end_is_stated(tmp_path: Path, capsys:
     path.write_text(raw_lines(*[body(usage={"completion_tokens": 13})] * 5))
     lines, said = judged(capsys, path, *kimi_options())
     assert [(line["accept"], line["billed"], line["delta"]) for line in lines] == [(True, 14, 0)] * 5
+    assert [line["completion_tokens"] for line in lines] == [13] * 5
     assert "end id not counted, reasoning inside completion_tokens (inferred)" in said
     path.write_text(raw_lines(body(usage={"completion_tokens": 13})))
     lines, said = judged(capsys, path, *kimi_options())
@@ -209,10 +216,115 @@ def test_a_reader_that_stops_early_and_an_output_without_unicode_are_no_failure(
     command = [sys.executable, "-m", "tasks.reconstruct", str(path)]
     ascii_only = os.environ | {"PYTHONIOENCODING": "ascii"}
     done = subprocess.run(command, capture_output=True, env=ascii_only, check=False)
-    assert (done.returncode, len(done.stdout.splitlines())) == (0, 2000), done.stderr
+    assert (done.returncode, len(done.stdout.splitlines())) == (1, 2000), done.stderr
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.readline()
         process.stdout.close()
         assert b"Traceback" not in process.stderr.read()
+
+
+def test_totals_and_exit_code_tell_returned_rebuilt_and_quarantined(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "answers.jsonl"
+    ids = body({}, {"token_ids": [1459, CLOSE, 1459, END]}, usage={"completion_tokens": 4})
+    path.write_text(raw_lines(ids, body(), body(usage={})))
+    _, said = judged(capsys, path, *kimi_options())
+    assert "3 answers: 1 returned, 2 rebuilt, 0 quarantined\n  1 of those accepted are unverified" in said
+    assert main([str(path), *kimi_options()]) == 0
+    assert main([str(path), *kimi_options(), "--unverified", "quarantine"]) == 1
+
+
+def test_help_lists_formats_and_classes(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    shown = capsys.readouterr().out
+    assert all(f"{name}," in shown or f"{name}\n" in shown for name in FORMATS)
+    assert all(f"  {name} " in shown for name in DELTA_CLASSES)
+
+
+OFF: list[dict[str, Any]] = [
+    {"thinking": {"type": "disabled"}},
+    {"thinking": False},
+    {"enable_thinking": False},
+    {"chat_template_kwargs": {"thinking": False}},
+    {"extra_body": {"chat_template_kwargs": {"thinking": False}}},
+    {"reasoning": {"enabled": False}},
+    {"reasoning": {"effort": "none"}},
+    {"reasoning_effort": "none"},
+]
+ON: list[dict[str, Any]] = [
+    {"thinking": {"type": "enabled", "budget_tokens": 1024}},
+    {"enable_thinking": True},
+    {"reasoning": {"max_tokens": 2000}},
+    {"reasoning": {"effort": "high", "exclude": False}},
+    {"chat_template_kwargs": {"enable_thinking": False}},  # Kimi's template does not read it
+    {"thinking": None},
+]
+
+
+@pytest.mark.parametrize("name", ["kimi", "kimi-k2.5"])  # without a template, and with one
+@pytest.mark.parametrize(("keys", "off"), [*((keys, True) for keys in OFF), *((keys, False) for keys in ON)])
+def test_requests_say_in_many_words_whether_the_model_thinks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], keys: dict[str, Any], off: bool, name: str
+):
+    path = tmp_path / "answers.jsonl"
+    answer = body({"content": "Hi there"}, usage={"completion_tokens": 3})
+    path.write_text(raw_lines({"request": {"model": "m", "messages": [HI], **keys}, "response": answer}))
+    (line,), said = judged(capsys, path, "--format", "kimi-k2.5", "--tokenizer", str(folder(name)))
+    assert (line["ids"], line["reason"]) == (([18699, 1459, END], None) if off else (None, "close_marker_missing"))
+    assert "is not understood" not in said
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"thinking": {"type": "disabled"}, "enable_thinking": True},
+        {"thinking": "perhaps"},
+        {"reasoning": 7},
+        {"extra_body": [1]},
+    ],
+)
+def test_a_request_that_says_two_things_or_none_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], keys: dict[str, Any]
+):
+    path = tmp_path / "answers.jsonl"
+    path.write_text(raw_lines({"request": keys, "response": body()}))
+    (line,), _ = judged(capsys, path, *kimi_options())
+    assert line["reason"] == "request_unreadable"
+
+
+def test_keys_that_are_not_understood_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "answers.jsonl"
+    keys = {"continue_final_message": True, "temperature": 0.7, "chat_template": "{{ x }}"}
+    path.write_text(raw_lines(*[{"request": keys, "response": body()}] * 2))
+    _, said = judged(capsys, path, *kimi_options())
+    assert "warning: the key chat_template of 2 requests is not understood" in said
+    assert "warning: the key continue_final_message of 2 requests" in said
+    assert "temperature" not in said
+
+
+@pytest.mark.parametrize(
+    ("asked", "choice", "reason"),
+    [
+        ({"stop": ["\n\n"]}, {}, "stop_strings_asked"),
+        ({"stop": []}, {}, None),
+        ({}, {"stop_reason": "\n\n"}, "unknown_finish_reason"),
+        ({}, {"matched_stop": "###"}, "unknown_finish_reason"),
+        ({}, {"matched_stop": END}, None),
+        ({}, {"stop_reason": "<|im_end|>"}, None),
+        ({}, {"finish_reason": {"type": "stop", "matched": "\n\n"}}, "unknown_finish_reason"),
+        ({}, {"finish_reason": {"type": "stop", "matched": END}}, None),
+    ],
+)
+def test_an_answer_that_a_stop_string_ended_gets_no_end_id(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    asked: dict[str, Any],
+    choice: dict[str, Any],
+    reason: str | None,
+):
+    path = tmp_path / "answers.jsonl"
+    path.write_text(raw_lines({"request": asked, "response": body(choice=choice)}))
+    (line,), _ = judged(capsys, path, *kimi_options())
+    assert line["reason"] == reason

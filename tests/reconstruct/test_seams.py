@@ -31,7 +31,8 @@ def means(name: str) -> Means:
     if name not in MEANS:
         own = codec(FAMILIES[name])
         bound = bind(name, own)
-        MEANS[name] = Means(bound, own, ReconstructionSpec(), stand_in=stand_in(bound, own, True))
+        tail = stand_in(bound, own, True)
+        MEANS[name] = Means(bound, own, ReconstructionSpec(), stand_in=lambda _: tail)
     return MEANS[name]
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from schemas.answers import SEQUENCES
+from schemas.errors import ContractViolation
 from schemas.prompts import QUARANTINE, quarantine_row
 from schemas.ragged import Ids
 from tasks.reconstruct.agreement import settle_reasoning, settle_texts
@@ -29,6 +30,7 @@ from tasks.reconstruct.seams import settle_seams
 STEP = "reconstruct"
 SAMPLE = 200  # answers of a provider that its counting rule is read off
 
+_MOST_IDS = 2**31 - 1  # of a list column, whose offsets are 32 bits
 _KEPT = ("prompt_id", "root_id", "dataset", "request", "max_tokens", "engine", "provider", "model", "quantization")
 
 Histogram = Counter[tuple[str, int | None, str]]  # rows by provider, delta and delta class
@@ -174,7 +176,10 @@ def _lists(rows: Sequence[Ids]) -> pa.Array:
 
 
 def _ragged(values: np.ndarray, lengths: np.ndarray) -> pa.Array:
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]).astype(np.int32)
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    if offsets[-1] > _MOST_IDS:
+        raise ContractViolation(f"{offsets[-1]} ids are too many for one shard: make generation.shard_prompts smaller")
+    offsets = offsets.astype(np.int32)
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values))
 
 

@@ -31,7 +31,7 @@ _ROWS_IN_MEMORY = 2000  # quarantined ones, each with its whole answer
 _log = logging.getLogger(f"eyas.{STEP}")
 
 
-@artifact_task(version="2", exclude=("target_spec",))
+@artifact_task(version="3", exclude=("target_spec",))
 def reconstruct_sequences(target: Shards, answers: Shards, spec: ReconstructionSpec, target_spec: TargetSpec) -> Shards:
     """The exact ids of every answer: parts `sequences` (a shard for each of answers), `quarantine` and `providers`.
 

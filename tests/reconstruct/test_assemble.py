@@ -5,10 +5,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.answers import ANSWERS, PROVIDERS
+from schemas.errors import ContractViolation
 from schemas.sections import CountingRule, ReconstructionSpec, TargetSpec
 from tasks.reconstruct.assemble import SAMPLE, Assembled, Origin, assemble, provider_rows, sample
 from tasks.reconstruct.counting import Counting
@@ -76,6 +78,12 @@ def test_one_id_too_many_is_not_made_good_by_one_too_few():
 def test_an_empty_table_stays_empty():
     found = assembled()
     assert (found.sequences.num_rows, found.quarantine.num_rows, found.histogram) == (0, 0, {})
+
+
+def test_more_ids_than_a_list_column_holds_are_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("tasks.reconstruct.assemble._MOST_IDS", 20)
+    with pytest.raises(ContractViolation, match=r"make generation\.shard_prompts smaller"):
+        assembled(*(said("R", "A", 4, number=n) for n in range(9)))
 
 
 def test_the_histogram_says_how_each_provider_counts():

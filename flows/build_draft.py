@@ -20,11 +20,13 @@ from tasks.artifacts.artifact import Shards
 from tasks.artifacts.serializer import ParquetSerializer
 from tasks.benchmark.task import measure_acceptance
 from tasks.export.task import export_draft, export_layout
-from tasks.extract.task import extract_states, probe_target, require_space_for_states
+from tasks.extract.task import extract_states, planned_states, probe_target, require_space_for_states
 from tasks.report.task import report_run
-from tasks.states.launching import state_servers
+from tasks.states.launching import state_servers, stop_state_servers
 from tasks.train.lost_mass import measure_lost_mass
 from tasks.train.task import simulate_acceptance, train_draft
+
+States = list[PrefectFuture[Shards]] | list[Shards]
 
 
 @flow(
@@ -48,25 +50,25 @@ def build_draft(recipe: Recipe) -> None:
     made = make_dataset(steps, store, recipe, target)
     with state_servers():
         vocabulary, states = _vocabulary_and_states(steps, recipe, made, parent)
-    trained = _train(steps, recipe, made, vocabulary, states, parent)
-    steps.submit(
-        simulate_acceptance,
-        "simulate",
-        target=made.target,
-        draft=trained,
-        states=states,
-        corpus=made.corpus,
-        spec=recipe.benchmark,
-        seed=recipe.seed,
-        target_spec=recipe.target,
-        compute=recipe.compute,
-    )
-    report_run(store, recipe, steps.finished(), trained.result())
+        trained = _train(steps, recipe, made, vocabulary, states, parent)
+        steps.submit(
+            simulate_acceptance,
+            "simulate",
+            target=made.target,
+            draft=trained,
+            states=states,
+            corpus=made.corpus,
+            spec=recipe.benchmark,
+            seed=recipe.seed,
+            target_spec=recipe.target,
+            compute=recipe.compute,
+        )
+        report_run(store, recipe, steps.finished(), trained.result())
 
 
 def _vocabulary_and_states(
     steps: Steps, recipe: Recipe, made: Dataset, parent: Shards | None
-) -> tuple[PrefectFuture[Shards], list[PrefectFuture[Shards]]]:
+) -> tuple[PrefectFuture[Shards], States]:
     """The draft vocabulary beside the hidden states, which are extracted once the probe has proven the wiring.
 
     With a parent draft, the vocabulary is its own, and the states are those of the layers that feed it.
@@ -77,6 +79,8 @@ def _vocabulary_and_states(
     probe = steps.submit(probe_target, "probe", prompts=prompts.split("train")[0], **shared)
     rate = probe.result().measures.get("tokens_per_second", 0.0)
     shared["spec"] = extraction_for(steps, recipe, corpus, parent, shared)
+    if recipe.extraction.online:
+        return vocabulary, planned_states(target, corpus, shared["spec"])
     require_space_for_states(corpus=corpus, tokens_per_second=rate, **shared)
     states = [
         steps.submit(extract_states, f"extract {shard.label}", corpus=shard, **shared)
@@ -84,6 +88,7 @@ def _vocabulary_and_states(
     ]
     if recipe.extraction.launch:  # a server goes before the draft is trained, which wants its memory
         wait(states)
+        stop_state_servers()
     return vocabulary, states
 
 
@@ -92,7 +97,7 @@ def _train(
     recipe: Recipe,
     made: Dataset,
     vocabulary: PrefectFuture[Shards],
-    states: list[PrefectFuture[Shards]],
+    states: States,
     parent: Shards | None,
 ) -> PrefectFuture[Shards]:
     """Train, export and measure; the baselines are measured while the draft trains."""

@@ -71,6 +71,17 @@ def extract_states(
     return space.publish(facts, {"extract_seconds": seconds, "tokens_per_second": tokens / max(seconds, 1e-9)})
 
 
+def planned_states(target: Shards, corpus: Shards, spec: ExtractionSpec) -> list[Shards]:
+    """What stands for the hidden states of each shard of the corpus where nothing is stored."""
+    facts = {
+        "aux_layers": aux_layers(spec, target.facts["num_layers"]),
+        "hidden_size": target.facts["hidden_size"],
+        "vocab_size": target.facts["vocab_size"],
+        "online": spec.model_dump(mode="json", exclude={"concurrency"}),
+    }
+    return [Shards(shards=shard.shards, facts=facts) for shard in corpus.split("corpus")]
+
+
 def require_space_for_states(
     target: Shards,
     corpus: Shards,

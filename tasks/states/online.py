@@ -26,6 +26,10 @@ class OnlineStates:
     def __len__(self) -> int:
         return len(self._rows)
 
+    def name(self, index: int) -> str:
+        """The sequence's id."""
+        return self._rows[index]["sequence_id"]
+
     def read(self, indices: Sequence[int]) -> list[StoredStates]:
         """The states of these sequences, computed together.
 

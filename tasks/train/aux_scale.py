@@ -12,13 +12,13 @@ from torch import Tensor
 
 from schemas.errors import DraftError
 from tasks.draft.model import Eagle3Draft
-from tasks.train.loader import SequenceStore
+from tasks.train.loader import SequenceSource
 
 AUX_STATES = 3
 _SAMPLE = 256  # sequences; the size of a state is known well after far fewer
 
 
-def measure_aux_scale(store: SequenceStore) -> list[float]:
+def measure_aux_scale(store: SequenceSource) -> list[float]:
     """1/rms of each auxiliary state over evenly spread sequences.
 
     The first token of a sequence is left out: it takes the attention that no one wants, at a thousand times the size.

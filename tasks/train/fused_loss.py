@@ -6,6 +6,7 @@ batch. The target's distribution over a block serves all steps of the training-t
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,9 @@ from torch.autograd.function import once_differentiable
 
 from tasks.draft.linear import product, stack_rows
 from tasks.train.losses import LOSSES, NEEDS_MASS, LossKind, Taught
+from tasks.train.top_tokens import TopRows
+
+Teacher = Tensor | TopRows
 
 _BLOCK_SCORES = 2**21  # per step; 512 positions of a 4096-token vocabulary
 
@@ -36,18 +40,26 @@ class Objective:
     decay: float  # of lk_lambda's weight
     teacher_head: Tensor  # (draft_vocab, target_hidden), the target's rows of the draft vocabulary
     whole_head: Tensor | None = None  # (vocab, target_hidden), for losses that need the restricted mass
+    lookup: Tensor | None = None  # int64 (vocab,), see draft_lookup; for teachers of likeliest tokens
 
-    def taught(self, states: Tensor) -> tuple[Taught, Tensor]:
+    def taught(self, states: Teacher) -> tuple[Taught, Tensor]:
         """The target's side of some positions, (positions, target_hidden), and its best draft ids, int64."""
-        scores = _wide(product(states, self.teacher_head))
+        scores = self._scores(states)
         shares = scores.softmax(-1)
         if self.kind == "cross_entropy":
             return Taught(shares, shares.new_zeros(len(shares)), None), scores.argmax(-1)
         log_sum = scores.logsumexp(-1)
         mass = None
         if self.kind in NEEDS_MASS:
-            mass = (log_sum - self._log_sum(states)).exp()
+            mass = (log_sum if isinstance(states, TopRows) else log_sum - self._log_sum(states)).exp()
         return Taught(shares, log_sum - torch.linalg.vecdot(shares, scores), mass), scores.argmax(-1)
+
+    def _scores(self, states: Teacher) -> Tensor:
+        if isinstance(states, Tensor):
+            return _wide(product(states, self.teacher_head))
+        if self.lookup is None:
+            raise ValueError("a teacher of likeliest tokens needs the draft id of each token")
+        return states.scores(self.lookup, len(self.teacher_head))
 
     def _log_sum(self, states: Tensor) -> Tensor:
         if self.whole_head is None:
@@ -57,7 +69,7 @@ class Objective:
 
 
 def fused_loss(
-    head: Tensor, outputs: list[Tensor], objective: Objective, teacher: list[Tensor], weights: list[float]
+    head: Tensor, outputs: list[Tensor], objective: Objective, teacher: Many[Teacher], weights: list[float]
 ) -> StepTotals:
     """The loss of outputs @ head, over the draft vocabulary.
 
@@ -66,7 +78,7 @@ def fused_loss(
         outputs: per step i what the head reads of all sequences' rows one after another; a sequence of n served rows
             has its first n - i in step i (none if that is negative), and what follows is ignored.
         objective: the loss and the target's side of it.
-        teacher: per sequence (n, target_hidden); row r of step i is taught by r + i.
+        teacher: per sequence (n, target_hidden), or n rows of likeliest tokens; row r of step i is taught by r + i.
         weights: factor of each step's sum in the loss.
     """
     loss, sums, hits = _FusedLoss.apply(head, objective, teacher, weights, *outputs)
@@ -76,7 +88,7 @@ def fused_loss(
 class _FusedLoss(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, head: Tensor, objective: Objective, teacher: list[Tensor], weights: list[float], *outputs: Tensor
+        ctx: Any, head: Tensor, objective: Objective, teacher: Many[Teacher], weights: list[float], *outputs: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         steps = len(outputs)
         sums, hits = head.new_zeros(steps), torch.zeros(steps, dtype=torch.int64, device=head.device)
@@ -120,7 +132,7 @@ def _spans(positions: int, vocabulary: int) -> list[slice]:
 def _block(
     scores: Tensor,
     objective: Objective,
-    states: Tensor,
+    states: Teacher,
     sizes: list[int],
     weights: list[float],
     sums: Tensor,

@@ -13,7 +13,7 @@ from collections.abc import Sequence as Many
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,7 @@ from tasks.artifacts.artifact import Shards
 from tasks.artifacts.files import verify_file
 from tasks.states.layout import StoredStates, stored_states
 from tasks.train.sequence import Sequence
+from tasks.train.top_tokens import TopRows
 
 _OPEN_FILES = 16
 _EPOCHS_PER_BATCH = 2  # permutations at hand: a batch may take the end of one epoch and the beginning of the next
@@ -41,6 +42,15 @@ class SequenceSource(Protocol):
 
     def read(self, index: int) -> Sequence:
         """One sequence, in memory of its own."""
+        ...
+
+
+@runtime_checkable
+class BatchSource(SequenceSource, Protocol):
+    """One that is faster when it is asked for several at once."""
+
+    def read_batch(self, indices: Many[int]) -> list[Sequence]:
+        """Several sequences."""
         ...
 
 
@@ -146,7 +156,8 @@ def prefetched(
     reader = ThreadPoolExecutor(1, "load")
 
     def read(step: int) -> list[Sequence]:
-        return [store.read(index) for index in share(plan.batch(step))]
+        wanted = share(plan.batch(step))
+        return store.read_batch(wanted) if isinstance(store, BatchSource) else [store.read(index) for index in wanted]
 
     def batches() -> Iterator[list[Sequence]]:
         waiting: list[Future[list[Sequence]]] = []
@@ -176,4 +187,5 @@ def _sequence(table: pa.Table, row: int, path: Path) -> Sequence:
 
 def sequence_of(states: StoredStates, name: str) -> Sequence:
     """What training sees of a stored row."""
-    return Sequence(states.token_ids, states.aux, states.last, states.last_from, states.prompt_length, name)
+    top = TopRows(states.top.ids.long(), states.top.log_probabilities) if states.top else None
+    return Sequence(states.token_ids, states.aux, states.last, states.last_from, states.prompt_length, name, top)

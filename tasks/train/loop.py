@@ -30,6 +30,7 @@ from tasks.train.optimiser import MOMENTS, Optimiser, learning_rate
 from tasks.train.ranks import Ranks
 from tasks.train.sequence import Sequence, TeacherParts
 from tasks.train.simulated import HeldOut
+from tasks.train.top_tokens import draft_lookup
 
 RECORD_EVERY = 10  # optimiser steps per loss in the curve
 
@@ -113,7 +114,9 @@ class Training:
         self._draft, self._spec, self._store = draft, spec, train
         self._device = teacher.embedding.device
         whole = teacher.head if spec.loss in NEEDS_MASS else None
-        objective = Objective(spec.loss, spec.lk_decay, teacher.head[draft.target_ids()], whole)
+        ids = draft.target_ids()
+        lookup = draft_lookup(ids, len(teacher.head))
+        objective = Objective(spec.loss, spec.lk_decay, teacher.head[ids], whole, lookup)
         embedding = draft.embedding(teacher.embedding).detach()
         bfloat16 = spec.precision == "bfloat16" or (spec.precision == "auto" and self._device.type != "cpu")
         self._test = TrainingTimeTest(embedding, objective, aux_scale, spec.ttt_steps, spec.step_decay, bfloat16)

@@ -14,8 +14,9 @@ from tasks.artifacts.artifact import Rows, Shards
 from tasks.artifacts.task import artifact_task
 from tasks.draft.linear import product
 from tasks.target.model import load_target
-from tasks.train.loader import SequenceStore
+from tasks.train.online import open_sequences
 from tasks.train.task import teacher_parts
+from tasks.train.top_tokens import TopRows
 
 _BLOCK_SCORES = 2**23
 
@@ -50,14 +51,14 @@ def measure_lost_mass(
         for table in corpus.tables("corpus")
         for row in table.select(["sequence_id", "dataset"]).to_pylist()
     }
-    store = SequenceStore(states, "heldout")
+    store = open_sequences(states, "heldout", target, target_spec)
     sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
     for index in range(len(store)):
         sequence = store.read(index)
         if (dataset := dataset_of.get(sequence.name)) is None:
             raise ArtifactInvalid(f"the corpus has no sequence {sequence.name}, whose states are given: extract again")
         if sequence.served:
-            lost, outside = outside_mass(sequence.teacher_states().to(head.dtype), head, ids)
+            lost, outside = outside_mass(sequence.teacher(head.dtype), head, ids)
             added = (len(lost), float(lost.sum(dtype=torch.float64)), int(outside.sum()))
             sums[dataset] = [a + b for a, b in zip(sums[dataset], added, strict=True)]
     rows = [
@@ -68,11 +69,11 @@ def measure_lost_mass(
 
 
 @torch.no_grad()
-def outside_mass(states: Tensor, head: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+def outside_mass(states: Tensor | TopRows, head: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
     """For each state the probability of the tokens that are not in `ids`, and whether the likeliest is one of them.
 
     Args:
-        states: (rows, hidden), after the final norm.
+        states: (rows, hidden), after the final norm, or the likeliest tokens.
         head: (vocab, hidden).
         ids: int64 (draft_vocab,).
 
@@ -81,6 +82,8 @@ def outside_mass(states: Tensor, head: Tensor, ids: Tensor) -> tuple[Tensor, Ten
     """
     inside = torch.zeros(len(head), dtype=torch.bool, device=head.device)
     inside[ids] = True
+    if isinstance(states, TopRows):
+        return states.mass_outside(inside), ~inside[states.best]
     lost, outside = [], []
     for block in states.split(max(_BLOCK_SCORES // len(head), 1)):
         scores = product(block, head)

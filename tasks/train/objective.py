@@ -54,7 +54,7 @@ class TrainingTimeTest:
         counts = counts or self.counts(sequences)
         weights = [f / sum(factors) / max(count, 1) for f, count in zip(factors, counts, strict=True)]
         dtype = self.objective.teacher_head.dtype
-        teacher = [sequence.teacher_states().to(dtype) for sequence in sequences if sequence.served]
+        teacher = [sequence.teacher(dtype) for sequence in sequences if sequence.served]
         with self.autocast():
             outputs = [draft.head_input(output) for output in self.unroll(draft, sequences)]
             return fused_loss(draft.lm_head.weight, outputs, self.objective, teacher, weights)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tasks.train.top_tokens import TopRows
+
 _SHOWN = 8  # positions that a message names
 
 
@@ -24,6 +26,7 @@ class Sequence:
     last_from: int
     prompt_length: int
     name: str = ""  # its id in the corpus, for messages and figures
+    top: TopRows | None = None  # of the same positions as `last`, in whose place it teaches
 
     @property
     def first_served(self) -> int:
@@ -40,12 +43,20 @@ class Sequence:
         start = self.prompt_length - self.last_from
         return self.last[start : start + self.served]
 
+    def teacher(self, dtype: torch.dtype) -> Tensor | TopRows:
+        """What teaches the served rows: their last states as this type, or the target's likeliest tokens."""
+        if self.top is None:
+            return self.teacher_states().to(dtype)
+        start = self.prompt_length - self.last_from
+        return self.top[start : start + self.served]
+
     def to(self, device: torch.device) -> Sequence:
         """The same on another device."""
         if self.aux.device == device:
             return self
+        top = self.top.to(device) if self.top else None
         moved = (tensor.to(device, non_blocking=True) for tensor in (self.token_ids, self.aux, self.last))
-        return Sequence(*moved, last_from=self.last_from, prompt_length=self.prompt_length, name=self.name)
+        return Sequence(*moved, last_from=self.last_from, prompt_length=self.prompt_length, name=self.name, top=top)
 
     def not_finite(self) -> str:
         """Which positions hold a state that is not finite; empty if there is none."""

@@ -18,6 +18,7 @@ from tasks.draft.model import Eagle3Draft
 from tasks.train.gradient import Crew
 from tasks.train.loader import SequenceSource
 from tasks.train.objective import TrainingTimeTest
+from tasks.train.top_tokens import TopRows
 
 _BLOCK_SCORES = 2**23
 _TAIL = 2.5  # per cent on each side of a 95 % interval
@@ -126,7 +127,8 @@ class HeldOut:
     def _chains(self, index: int, draft: Eagle3Draft, test: TrainingTimeTest) -> SequenceChains:
         sequence = self._store.read(index).to(test.embedding.device)
         if index not in self._best:
-            self._best[index] = best_ids(sequence.teacher_states().to(self._head.dtype), self._head)
+            taught = sequence.teacher(self._head.dtype)
+            self._best[index] = taught.best if isinstance(taught, TopRows) else best_ids(taught, self._head)
         ids = draft.target_ids()
         guesses = []
         with test.autocast():

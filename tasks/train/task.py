@@ -22,9 +22,9 @@ from tasks.train.checkpoints import COPIES_ON_DISK
 from tasks.train.fused_loss import Objective
 from tasks.train.gradient import crew_of
 from tasks.train.initialise import draft_config, fresh_draft, narrow_embedding, take_from_target
-from tasks.train.loader import SequenceStore
 from tasks.train.loop import Training
 from tasks.train.objective import TrainingTimeTest
+from tasks.train.online import open_sequences
 from tasks.train.sequence import TeacherParts
 from tasks.train.simulated import HeldOut
 from tasks.train.survey import simulated_rows
@@ -46,7 +46,9 @@ def initialise_draft(
     """The untrained draft: parts "config" and "weights" (float32, reads raw states); facts: aux_scale, parameters."""
     torch.set_num_threads(compute.threads_per_worker)
     # a norm before fc makes the states equal in size by itself
-    scale = [1.0] * AUX_STATES if spec.fc_norm else measure_aux_scale(SequenceStore(states, "train"))
+    scale = (
+        [1.0] * AUX_STATES if spec.fc_norm else measure_aux_scale(open_sequences(states, "train", target, target_spec))
+    )
     target_ids = torch.tensor(vocabulary.table(VOCABULARY.name)["target_id"].to_pylist(), dtype=torch.int64)
     draft = make_draft(target, target_spec, spec, target_ids, common_layers(states), seed)
     fold(draft, scale)
@@ -85,8 +87,8 @@ def train_draft(
         draft.to(device),
         teacher_parts(load_target(target, target_spec), device),
         as_columns(scale, draft).to(device),
-        SequenceStore(states, "train"),
-        SequenceStore(states, "heldout"),
+        open_sequences(states, "train", target, target_spec),
+        open_sequences(states, "heldout", target, target_spec),
         spec,
         seed,
     )
@@ -116,7 +118,7 @@ def simulate_acceptance(
     objective = Objective("cross_entropy", 0.0, teacher.head[trained.target_ids()])
     raw = torch.ones(AUX_STATES * trained.config.target_hidden_size)
     test = TrainingTimeTest(trained.embedding(teacher.embedding), objective, raw, spec.chain, 1.0)
-    heldout = HeldOut(SequenceStore(states, "heldout"), teacher.head)
+    heldout = HeldOut(open_sequences(states, "heldout", target, target_spec), teacher.head)
     with crew_of(compute.threads_per_worker) as crew:
         chains = heldout.chains(trained, test, crew)
     dataset_of: dict[str, str] = {}

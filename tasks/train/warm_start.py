@@ -27,11 +27,13 @@ from tasks.target.model import load_target
 from tasks.train.aux_scale import AUX_STATES, as_columns, measure_aux_scale
 from tasks.train.fused_loss import Objective
 from tasks.train.gradient import crew_of
-from tasks.train.loader import SequenceStore
+from tasks.train.loader import SequenceSource, SequenceStore
 from tasks.train.objective import TrainingTimeTest
+from tasks.train.online import open_sequences
 from tasks.train.sequence import TeacherParts
 from tasks.train.simulated import HeldOut, SimulatedAcceptance
 from tasks.train.task import common_layers, publish_draft, teacher_parts
+from tasks.train.top_tokens import draft_lookup
 
 _log = logging.getLogger("eyas.train")
 
@@ -86,7 +88,9 @@ def choose_reading(
     teacher = teacher_parts(load_target(target, target_spec), torch.device("cpu"))
     draft = load_draft(parent)
     reached = {
-        reading: measure_draft(draft, teacher, [found], "train", spec.ttt_steps, compute.training_threads)
+        reading: measure_draft(
+            draft, teacher, SequenceStore([found], "train"), spec.ttt_steps, compute.training_threads
+        )
         for reading, found in states.items()
     }
     lengths = {reading: one.length(spec.ttt_steps) for reading, one in reached.items()}
@@ -145,23 +149,28 @@ def initialise_from_parent(
             "the parent carries token embeddings that are not the target's, so it was trained for another model, or "
             "for other weights of it: name the parent's own target"
         )
-    reached = measure_draft(draft, teacher, states, "heldout", training.ttt_steps, compute.training_threads)
+    heldout = open_sequences(states, "heldout", target, target_spec)
+    reached = measure_draft(draft, teacher, heldout, training.ttt_steps, compute.training_threads)
     check_reproduced(reached, parent.facts["recorded"], spec, seed)
-    scale = [1.0] * AUX_STATES if draft.config.fc_norm else measure_aux_scale(SequenceStore(states, "train"))
+    scale = (
+        [1.0] * AUX_STATES
+        if draft.config.fc_norm
+        else measure_aux_scale(open_sequences(states, "train", target, target_spec))
+    )
     facts = {"aux_scale": scale, "parent": parent.facts["model"], "aux_layers": layers}
     return publish_draft(draft, facts | {"simulated_acceptance": reached.total.acceptance})
 
 
 def measure_draft(
-    draft: Eagle3Draft, teacher: TeacherParts, states: list[Shards], split: str, steps: int, threads: int
+    draft: Eagle3Draft, teacher: TeacherParts, source: SequenceSource, steps: int, threads: int
 ) -> Reached:
     """Simulated acceptance of a draft that reads raw states."""
     ids = draft.target_ids()
     scale = as_columns([1.0] * AUX_STATES, draft)
-    objective = Objective("cross_entropy", 1.0, teacher.head[ids])
+    objective = Objective("cross_entropy", 1.0, teacher.head[ids], lookup=draft_lookup(ids, len(teacher.head)))
     test = TrainingTimeTest(draft.embedding(teacher.embedding), objective, scale, steps, 1.0)
     with crew_of(threads) as crew:
-        return Reached(HeldOut(SequenceStore(states, split), teacher.head).by_sequence(draft, test, crew))
+        return Reached(HeldOut(source, teacher.head).by_sequence(draft, test, crew))
 
 
 def check_reproduced(reached: Reached, recorded: Mapping[str, Any] | None, spec: ParentSpec, seed: int) -> None:

@@ -62,6 +62,8 @@ class Sequence:
         """Which positions hold a state that is not finite; empty if there is none."""
         found = []
         for name, states, first in (("auxiliary", self.aux, 0), ("last", self.last, self.last_from)):
+            if states.sum(dtype=torch.float32).isfinite():  # ten times as fast as a look at each value
+                continue
             bad = (~states.isfinite().all(dim=-1)).nonzero()[:, 0] + first
             if len(bad):
                 shown = ", ".join(map(str, bad[:_SHOWN].tolist())) + (", ..." if len(bad) > _SHOWN else "")

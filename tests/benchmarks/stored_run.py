@@ -115,12 +115,12 @@ def train_for(
         threads: of training.
         seed: of the order.
     """
-    probe = _train(CALIBRATION, make, run, teacher, spec, store, threads, seed)
+    probe = train_steps(CALIBRATION, make, run, teacher, spec, store, threads, seed)
     steps = round(seconds * CALIBRATION / probe.cpu_seconds)
-    return _train(max(steps, 1), make, run, teacher, spec, store, threads, seed)
+    return train_steps(max(steps, 1), make, run, teacher, spec, store, threads, seed)
 
 
-def _train(
+def train_steps(
     steps: int,
     make: Callable[[], Eagle3Draft],
     run: StoredRun,
@@ -130,6 +130,7 @@ def _train(
     threads: int,
     seed: int,
 ) -> Trained:
+    """Train a draft for so many updates; arguments as `train_for`."""
     source = SequenceStore(run.states, "train") if store is None else store
     epochs = steps * spec.batch_sequences / len(source) - 1e-9
     planned = spec.model_copy(update={"epochs": epochs, "evaluate_every": NEVER, "checkpoint_every": NEVER})

@@ -38,7 +38,6 @@ def main(engines: list[str]) -> None:
     print(f"{NEW_TOKENS} new tokens after {len(PROMPT)} of the prompt, one thread")
     print(f"{'engine':<14}{'in flight':>10}{'tokens/s':>10}{'tokens/CPU-s':>14}{'start s':>9}")
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["EYAS_STORE"] = folder
         model = Path(folder) / "smollm2"
         model.mkdir()
         convert_wheel(CONVERTIBLE, wheel_gguf(CONVERTIBLE), model)

@@ -155,7 +155,14 @@ def test_a_prompt_is_rendered_where_messages_and_a_template_are_there(
 
 @pytest.mark.parametrize(
     "content",
-    [None, b"", b"\n \n", gzip.compress(raw_lines(body()).encode()), b"PAR1\x15", raw_lines(body()).encode("utf-16")],
+    [
+        None,
+        b"",
+        b"\n \n",
+        gzip.compress(raw_lines(body()).encode(), mtime=0),
+        b"PAR1\x15",
+        raw_lines(body()).encode("utf-16"),
+    ],
 )
 def test_a_file_that_cannot_be_used_is_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes | None

@@ -316,11 +316,6 @@ class TrainingSpec(Section):
         description="Stop after so many evaluations in a row without a better simulated length; 0 goes to the end.",
         json_schema_extra=ADDED,
     )
-    tensorboard: str = Field(
-        default="",
-        description="Folder for TensorBoard's files; empty writes none. Needs the package tensorboard.",
-        json_schema_extra=BESIDE,
-    )
     checkpoint_every: int = Field(
         default=100, ge=1, description="Optimiser steps between checkpoints.", json_schema_extra=BESIDE
     )

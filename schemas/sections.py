@@ -369,4 +369,9 @@ class ComputeSpec(Section):
     """
 
     threads_per_worker: int = Field(default=1, ge=1, description="Torch threads of each task that runs beside others.")
-    training_threads: int = Field(default=2, ge=1, description="Torch threads of training.")
+    training_threads: int = Field(default=2, ge=1, description="Torch threads of training, in each of its processes.")
+    training_processes: int = Field(
+        default=1,
+        ge=1,
+        description="Processes that train together on this machine, started with torchrun: one per GPU.",
+    )

@@ -15,7 +15,7 @@ from tasks.artifacts.task import artifact_task
 from tasks.draft.linear import product
 from tasks.target.model import load_target
 from tasks.train.online import open_sequences
-from tasks.train.task import teacher_parts
+from tasks.train.teacher import teacher_parts
 from tasks.train.top_tokens import TopRows
 
 _BLOCK_SCORES = 2**23

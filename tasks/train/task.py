@@ -17,17 +17,17 @@ from tasks.artifacts.task import artifact_task, workspace
 from tasks.draft.checkpoint import CONFIG, WEIGHTS, load_draft, write_checkpoint
 from tasks.draft.model import Eagle3Draft
 from tasks.target.model import Target, load_target
-from tasks.train.aux_scale import AUX_STATES, as_columns, fold, measure_aux_scale, unfold
+from tasks.train.aux_scale import AUX_STATES, fold, measure_aux_scale
 from tasks.train.checkpoints import COPIES_ON_DISK
 from tasks.train.fused_loss import Objective
 from tasks.train.gradient import crew_of
 from tasks.train.initialise import draft_config, fresh_draft, narrow_embedding, take_from_target
-from tasks.train.loop import Training
 from tasks.train.objective import TrainingTimeTest
 from tasks.train.online import open_sequences
-from tasks.train.sequence import TeacherParts
 from tasks.train.simulated import HeldOut
 from tasks.train.survey import simulated_rows
+from tasks.train.teacher import teacher_parts, training_device
+from tasks.train.together import Request, train, train_together
 
 _FLOAT_BYTES = 4
 _VALUES_PER_WEIGHT = 3  # itself and two moments
@@ -81,24 +81,25 @@ def train_draft(
     weights = sum(parameter.numel() for parameter in draft.parameters())
     per_weight = _VALUES_PER_WEIGHT + (spec.keep == "best")
     require_space(weights * _FLOAT_BYTES * (per_weight * COPIES_ON_DISK + 1), "training, with its checkpoints,")
-    device = training_device(target_spec)
-    unfold(draft, scale)
-    training = Training(
-        draft.to(device),
-        teacher_parts(load_target(target, target_spec), device),
-        as_columns(scale, draft).to(device),
-        open_sequences(states, "train", target, target_spec),
-        open_sequences(states, "heldout", target, target_spec),
-        spec,
-        seed,
+    request = Request(
+        target=target,
+        initial=initial,
+        states=states,
+        spec=spec,
+        seed=seed,
+        target_spec=target_spec,
+        threads=compute.training_threads,
     )
-    training.run(workspace().ensure_folder(), compute.training_threads)
-    fold(draft, scale)
+    folder = workspace().ensure_folder()
+    if compute.training_processes > 1:
+        training = train_together(request, folder, compute.training_processes)
+    else:
+        training = train(request, folder, training_device(target_spec))
     workspace().add_table(
         "curve", "curve.parquet", TRAINING_CURVE.table([asdict(point) for point in training.curve]), TRAINING_CURVE
     )
     facts = {"aux_scale": scale, "steps": training.done} | ({"keep": spec.keep} if spec.keep == "best" else {})
-    return publish_draft(draft, facts, training.clock.summary())
+    return publish_draft(training.draft, facts, training.measures)
 
 
 @artifact_task(version="1", exclude=("target_spec", "compute"))
@@ -165,21 +166,6 @@ def common_layers(states: list[Shards]) -> list[int]:
     if any(found != layers[0] for found in layers):
         raise DraftError(f"the hidden states come from different layers {layers}: extract them again")
     return layers[0]
-
-
-def training_device(spec: TargetSpec) -> torch.device:
-    """Where the draft is trained: the target's device, and for `auto` the first GPU if there is one."""
-    if spec.device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(spec.device)
-
-
-@torch.no_grad()
-def teacher_parts(target: Target, device: torch.device) -> TeacherParts:
-    """The target's embeddings, as its layers read them, and its head, in float32."""
-    head: Any = target.model.get_output_embeddings()
-    ids = torch.arange(target.facts["vocab_size"], device=target.device)
-    return TeacherParts(target.embed(ids).to(device, torch.float32), head.weight.detach().to(device, torch.float32))
 
 
 def final_norm(target: Target) -> torch.Tensor:

@@ -32,7 +32,8 @@ from tasks.train.objective import TrainingTimeTest
 from tasks.train.online import open_sequences
 from tasks.train.sequence import TeacherParts
 from tasks.train.simulated import HeldOut, SimulatedAcceptance
-from tasks.train.task import common_layers, publish_draft, teacher_parts
+from tasks.train.task import common_layers, publish_draft
+from tasks.train.teacher import teacher_parts
 from tasks.train.top_tokens import draft_lookup
 
 _log = logging.getLogger("eyas.train")

@@ -32,7 +32,8 @@ from tasks.train.loader import SequenceSource, SequenceStore
 from tasks.train.objective import TrainingTimeTest
 from tasks.train.sequence import Sequence, TeacherParts
 from tasks.train.simulated import HeldOut
-from tasks.train.task import make_draft, teacher_parts
+from tasks.train.task import make_draft
+from tasks.train.teacher import teacher_parts
 from tests.benchmarks.stored_run import SEED, StoredRun, train_for
 
 CHAIN = 3

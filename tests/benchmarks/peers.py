@@ -35,7 +35,7 @@ from tasks.draft.config import DraftConfig
 from tasks.draft.model import Eagle3Draft
 from tasks.train.aux_scale import fold, unfold
 from tasks.train.loader import SequenceStore
-from tasks.train.task import teacher_parts
+from tasks.train.teacher import teacher_parts
 from tests.benchmarks.stored_run import StoredRun, measured, train_for
 
 STEPS, RATE, BATCH = 3, 1e-3, 2

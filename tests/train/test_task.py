@@ -81,3 +81,31 @@ def test_states_of_other_layers_than_the_draft_reads_are_refused(
         run_body(
             train_draft, tiny_artifact, initial, vocabulary, others, SPEC, 3, tiny_spec, COMPUTE, name="other layers"
         )
+
+
+@pytest.mark.slow
+def test_two_processes_give_the_draft_of_one(store: Path, tiny_artifact: Shards, tiny_spec: TargetSpec) -> None:
+    sequences = [random_sequence(3, 9, seed, hidden=64, vocab=49152) for seed in range(8)]
+    states, vocabulary = [stored_states(sequences, "states")], vocabulary_of(*range(0, 1000, 5))
+    initial = run_body(initialise_draft, tiny_artifact, vocabulary, states, DraftSpec(), 3, tiny_spec, COMPUTE)
+    alone, together = (
+        run_body(
+            train_draft,
+            tiny_artifact,
+            initial,
+            vocabulary,
+            states,
+            SPEC,
+            3,
+            tiny_spec,
+            ComputeSpec(training_threads=1, training_processes=processes),
+            name=f"{processes} processes",
+        )
+        for processes in (1, 2)
+    )
+    assert alone.facts == together.facts
+    torch.testing.assert_close(load_draft(together).fc.weight, load_draft(alone).fc.weight, rtol=1e-3, atol=1e-4)
+    curves = [[row["value"] for row in one.table("curve").to_pylist()] for one in (alone, together)]
+    assert curves[1] == pytest.approx(curves[0], rel=1e-3, abs=1e-3)
+    left = {path.name for path in together.file("weights").parent.iterdir()}
+    assert not left & {"request.json", "trained.json"}

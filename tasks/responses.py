@@ -256,8 +256,8 @@ def _finish_reason(reason: Any, matched: Any = None) -> str | None:
 
 
 def _output_ids(choice: Mapping[str, Any]) -> Any:
-    found = [choice[name] for name in ("token_ids", "output_ids") if choice.get(name) is not None]
-    return found[0] if found else None
+    """vLLM's name, an older one, and that of SGLang's chat."""
+    return _first(choice, {}, "token_ids", "output_ids", "response_token_ids")
 
 
 def _first(near: Mapping[str, Any], far: Mapping[str, Any], *names: str) -> Any:

@@ -64,6 +64,11 @@ def test_ids_of_an_openai_endpoint_are_taken():
     assert (found.prompt_ids, found.output_ids) == ([1, 2], [5, 6, 163586])
 
 
+def test_ids_of_sglangs_chat_are_taken():
+    found = read(body(choice={"response_token_ids": [5, 6, 163586], "prompt_token_ids": [1, 2]}))
+    assert (found.prompt_ids, found.output_ids) == ([1, 2], [5, 6, 163586])
+
+
 def test_prompt_ids_may_stand_in_the_choice():
     assert read(body(choice={"prompt_token_ids": [1, 2, 3], "token_ids": [4]})).prompt_ids == [1, 2, 3]
 

@@ -57,7 +57,7 @@ def test_decoding_puts_no_space_between_markers_and_text(name: str):
     first, last = min(own.markers, key=own.markers.__getitem__), max(own.markers, key=own.markers.__getitem__)
     ids = [*own.encode(["a"])[0], own.markers[first], own.markers[last], *own.encode([" b ,"])[0]]
     assert own.decode([ids, []]) == [f"a{first}{last} b ,", ""]
-    assert own.decode([np.array(ids, dtype=np.int32)]) == [f"a{first}{last} b ,"]  # type: ignore[list-item]
+    assert own.decode([np.array(ids, dtype=np.int32)]) == [f"a{first}{last} b ,"]
 
 
 @pytest.mark.parametrize("name", NAMES)

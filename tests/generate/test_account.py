@@ -89,7 +89,6 @@ def test_what_others_spend_with_the_key_is_told(
     start = account_of(ledger_folder(run), {})[-1].end.at_ms + 1
     with open(ledger_folder(run) / FILE, "ab") as handle:  # as a run that is killed leaves it
         handle.write(json.dumps({"at_ms": start, "moment": "before", "used_usd": str(used)}).encode() + b'\n{"at_m')
-        handle.write(b"\n")
     run_on(server, tmp_path / "other", 200).answer()
     again = run_on(server, tmp_path / "store", 40)
     rows = again.read(again.answer(), "account")

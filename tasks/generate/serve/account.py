@@ -78,7 +78,8 @@ async def read_account(
             reading = await _reading(client, endpoints, moment) or reading
     if reading:
         with open(folder / FILE, "ab") as handle:
-            handle.write(json.dumps(asdict(reading)).encode() + b"\n")
+            # begins a line of its own, also after one that a kill cut short
+            handle.write(b"\n" + json.dumps(asdict(reading)).encode() + b"\n")
             handle.flush()
             os.fsync(handle.fileno())
     return reading
@@ -139,7 +140,7 @@ async def _reading(client: Client, endpoints: Sequence[Endpoint], moment: Litera
 
 def _readings(folder: Path) -> list[Reading]:
     try:
-        lines = (folder / FILE).read_bytes().splitlines()
+        lines = [line for line in (folder / FILE).read_bytes().splitlines() if line]
     except FileNotFoundError:
         return []
     found = []

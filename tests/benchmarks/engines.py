@@ -35,7 +35,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 def main(engines: list[str]) -> None:
     """Print one line per engine and number of requests."""
-    print(f"{NEW_TOKENS} new tokens after {len(PROMPT)} of the prompt, one thread")
+    print(f"{NEW_TOKENS} new tokens after {len(PROMPT)} of the prompt; vLLM takes as many threads as it likes")
     print(f"{'engine':<14}{'in flight':>10}{'tokens/s':>10}{'tokens/CPU-s':>14}{'start s':>9}")
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "smollm2"

@@ -67,8 +67,8 @@ def load_baseline(key: str) -> Shards:
     artifact = find_artifact(key)
     if not isinstance(artifact, Shards) or not artifact.part("served"):
         raise StoreError(
-            f"baseline.artifact is {key}, which is no benchmark: `python -m tasks.artifacts ls collect_benchmark` "
-            "lists them"
+            f"baseline.artifact is {key}, which is no benchmark: `python -m tasks.artifacts ls --step "
+            "collect_benchmark` lists them"
         )
     return artifact
 

@@ -38,7 +38,7 @@ def locate_draft(source: DraftSource) -> list[SourceFile]:
     return [SourceFile.of(path) for path in (folder / CONFIG, *weight_files(folder), *record)]
 
 
-@artifact_task(version="1")
+@artifact_task(version="2")
 def adopt_draft(files: list[SourceFile], target: Shards, context: int) -> Shards:
     """The draft in our layout, parts "config" and "weights", and its own files, part "given".
 

@@ -69,29 +69,32 @@ def _parents(chosen: list[int], parents: list[int], topk: int) -> list[int | Non
 def verify_tree_greedy_cpu(
     predicts: Tensor,
     accept_index: Tensor,
-    accept_counts: Tensor,
+    accept_token_num: Tensor,
     candidates: Tensor,
-    index: Tensor,
-    next_token: Tensor,
-    next_sibling: Tensor,
+    retrive_index: Tensor,
+    retrive_next_token: Tensor,
+    retrive_next_sibling: Tensor,
     target_predict: Tensor,
 ) -> None:
-    """Walk each tree along the target's own choices: what is accepted, how many, and the token after."""
+    """Walk each tree along the target's own choices: what is accepted, how many, and the token after.
+
+    SGLang passes all by name, in this spelling.
+    """
     choices = target_predict.view(-1)
     for request in range(candidates.shape[0]):
-        last = int(index[request, 0])
+        last = int(retrive_index[request, 0])
         accept_index[request, 0] = last
         node = accepted = 0
         for _ in range(1, accept_index.shape[1]):
             choice = int(choices[last])
-            node = int(next_token[request, node])
+            node = int(retrive_next_token[request, node])
             while node != -1 and int(candidates[request, node]) != choice:
-                node = int(next_sibling[request, node])
+                node = int(retrive_next_sibling[request, node])
             if node == -1:
                 break
             predicts[last] = choice
             accepted += 1
-            last = int(index[request, node])
+            last = int(retrive_index[request, node])
             accept_index[request, accepted] = last
-        accept_counts[request] = accepted
+        accept_token_num[request] = accepted
         predicts[last] = choices[last].to(predicts.dtype)

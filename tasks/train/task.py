@@ -76,11 +76,11 @@ def train_draft(
     draft, scale = load_draft(initial), list(initial.facts["aux_scale"])
     if draft.target_ids().tolist() != vocabulary.table(VOCABULARY.name)["target_id"].to_pylist():
         raise DraftError("the initial draft was made for another vocabulary: make it again")
-    if (layers := common_layers(states)) != list(draft.config.aux_layers):
-        raise DraftError(f"the hidden states are of layers {layers}, the draft reads {draft.config.aux_layers}")
     weights = sum(parameter.numel() for parameter in draft.parameters())
     per_weight = _VALUES_PER_WEIGHT + (spec.keep == "best")
     require_space(weights * _FLOAT_BYTES * (per_weight * COPIES_ON_DISK + 1), "training, with its checkpoints,")
+    if (layers := common_layers(states)) != list(draft.config.aux_layers):
+        raise DraftError(f"the hidden states are of layers {layers}, the draft reads {draft.config.aux_layers}")
     request = Request(
         target=target,
         initial=initial,

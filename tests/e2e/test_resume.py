@@ -100,7 +100,8 @@ def test_after_a_failed_step_the_next_run_does_that_step_and_what_follows(
         key: record.digest for key, record in committed(finished_store).items()
     }
     again = {key.split("/")[0] for key in finished if finished[key] != failed.get(key)}
-    assert again == {"train_draft", "export_draft", "measure_acceptance", "simulate_acceptance"}
+    beside = {"measure_lost_mass"}  # does not wait for training, and is done or not when that fails
+    assert again - beside == {"train_draft", "export_draft", "measure_acceptance", "simulate_acceptance"}
 
 
 def test_an_interrupt_stops_at_once_and_the_next_run_goes_on(

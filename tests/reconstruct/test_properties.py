@@ -12,6 +12,7 @@ from tasks.formats.codec import Codec
 from tasks.formats.registry import bind
 from tasks.reconstruct.counting import Counting
 from tasks.reconstruct.row import Means
+from tasks.reconstruct.seams import TRIMMED, bare_seams
 from tests.reconstruct.given import PROVIDER, said, verdicts
 from tests.tokenizers import codec
 
@@ -74,7 +75,11 @@ def test_sampled_ids_come_back_from_their_text(name: str, answers: Sequence[tupl
     rows = [
         shown(name, *parts, len(ids), number) for number, (parts, ids) in enumerate(zip(whole, wanted, strict=True))
     ]
+    habits = means(name).token_format.seams
     for row, ids in zip(verdicts(rows, means(name), KNOWN), wanted, strict=True):
+        if row.fault and bare_seams(row, habits):  # with white space that may have been trimmed the count may fit too
+            assert row.fault.reason == TRIMMED
+            continue
         assert row.fault is None, row.fault
         assert row.completion is not None
         assert row.completion.tolist() == ids
